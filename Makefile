@@ -1,0 +1,46 @@
+# Everything happens in .venv, made from the package index with the versions pinned in constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format benchmark clean
+
+help:  ## say what there is
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# torch comes first and by itself: a package that merely needs torch must not choose another build of it.
+$(VENV)/installed: pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (once; a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) torch
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/installed  ## create .venv and install oelm in it
+
+demo: $(VENV)/installed  ## train four arms of a small GPT and report what frozen attention costs (8 minutes)
+	@$(BIN)/oelm demo
+
+test: $(VENV)/installed  ## lint, type-check and run the whole test suite (10 minutes)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES)
+
+lint: $(VENV)/installed  ## only lint and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/installed  ## format the code
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+benchmark: $(VENV)/installed  ## step time and memory against Hugging Face GPT-2, tokenising against bare tokenizers
+	@$(BIN)/python benchmarks/step_time.py
+	@$(BIN)/python benchmarks/tokenize.py
+
+clean:  ## remove .venv and caches (runs, data and results stay)
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,62 @@
+"""oelm: train Transformers whose attention never learns its queries and keys, and see exactly what that costs.
+
+>>> import oelm
+>>> model = oelm.GPT(oelm.GPTConfig.of_size("demo", vocab_size=512))
+>>> report = oelm.freeze(model, "oelm_freeze", seed=0)
+>>> report.frozen_parameters
+131072
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from oelm.models.registration import register_with_transformers
+
+if TYPE_CHECKING:
+    from oelm.errors import OelmError as OelmError
+    from oelm.freezing import FreezeReport as FreezeReport
+    from oelm.freezing import FrozenChanged as FrozenChanged
+    from oelm.freezing import audit as audit
+    from oelm.freezing import freeze as freeze
+    from oelm.methods import Method as Method
+    from oelm.methods import methods as methods
+    from oelm.models.gpt import GPT as GPT
+    from oelm.models.gpt import GPTConfig as GPTConfig
+    from oelm.orthogonal import orthonormality_error as orthonormality_error
+    from oelm.sites import attention_sites as attention_sites
+    from oelm.sites import register_sites as register_sites
+
+__version__ = "0.1.0"
+
+# The whole public surface, each name with the room it lives in. Loaded on first use: importing oelm must stay cheap.
+_HOMES = {
+    "GPT": "oelm.models.gpt",
+    "GPTConfig": "oelm.models.gpt",
+    "FreezeReport": "oelm.freezing",
+    "FrozenChanged": "oelm.freezing",
+    "Layout": "oelm.sites",
+    "Method": "oelm.methods",
+    "OelmError": "oelm.errors",
+    "Part": "oelm.methods",
+    "Site": "oelm.sites",
+    "attention_sites": "oelm.sites",
+    "audit": "oelm.freezing",
+    "freeze": "oelm.freezing",
+    "methods": "oelm.methods",
+    "orthonormality_error": "oelm.orthogonal",
+    "register_sites": "oelm.sites",
+}
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'oelm' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+register_with_transformers()

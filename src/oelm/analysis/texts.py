@@ -1,0 +1,223 @@
+"""Every sentence a reader sees, in English and Chinese, side by side so that neither can be forgotten.
+
+>>> texts("en")("at_step", step="1,000"), texts("zh")("at_step", step="1,000")
+('step 1,000', '第 1,000 步')
+"""
+
+from typing import Any
+
+from oelm.analysis.results import Note
+from oelm.errors import unknown
+from oelm.methods import METHODS
+
+NONE = "–"
+LANGUAGES = ("en", "zh")
+
+
+class Texts:
+    """The strings of one language; call it with a key and what to fill in."""
+
+    def __init__(self, lang: str) -> None:
+        if lang not in LANGUAGES:
+            raise unknown("language", lang, LANGUAGES)
+        self.lang = lang
+
+    def __call__(self, key: str, /, **values: Any) -> str:
+        return TEXTS[key][LANGUAGES.index(self.lang)].format(**values)
+
+    def word(self, kind: str, word: str) -> str:
+        """A word of our vocabulary (a state, a verdict); one that is not in it stays as it is."""
+        key = f"{kind}_{word.replace(' ', '_')}"
+        return self(key) if key in TEXTS else word
+
+    def note(self, note: Note) -> str:
+        return self(note.key, **{name: self._fill(name, value) for name, value in note.values.items()})
+
+    def method(self, name: str) -> str:
+        """One line about a named method; nothing about one we do not know."""
+        english = METHODS[name].summary if name in METHODS else ""
+        return METHODS_ZH.get(name, english) if self.lang == "zh" else english
+
+    def listing(self, words: list[str]) -> str:
+        return ("、" if self.lang == "zh" else ", ").join(words)
+
+    def _fill(self, name: str, value: Any) -> str:
+        if isinstance(value, Note):
+            return self.note(value)
+        if isinstance(value, list):
+            return ("；" if self.lang == "zh" else "; ").join(self._fill(name, item) for item in value)
+        if name == "state":
+            return self.word("state", value)
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def texts(lang: str) -> Texts:
+    return Texts(lang)
+
+
+TEXTS: dict[str, tuple[str, str]] = {
+    # Words
+    "goal_met": ("met", "达标"),
+    "goal_missed": ("missed", "未达标"),
+    "goal_undecided": ("undecided", "尚无定论"),
+    "frozen_verified": ("frozen: verified", "冻结：已核验"),
+    "frozen_nothing_frozen": ("nothing frozen", "无冻结参数"),
+    "frozen_not_verified": ("frozen: not verified", "冻结：未核验"),
+    "speed_no_difference": ("no difference", "无差异"),
+    "speed_faster": ("faster", "更快"),
+    "speed_slower": ("slower", "更慢"),
+    "state_queued": ("queued", "排队中"),
+    "state_running": ("running", "运行中"),
+    "state_interrupted": ("interrupted", "已中断"),
+    "state_failed": ("failed", "失败"),
+    "state_finished": ("finished", "已完成"),
+    "state_dead": ("dead", "进程已消失"),
+    "metric_perplexity": ("perplexity", "困惑度"),
+    "metric_accuracy": ("accuracy", "准确率"),
+    "metric_f1": ("F1", "F1"),
+    "unit_percent": ("{value} %", "{value} %"),
+    "unit_points": ("{value} points", "{value} 个百分点"),
+    "at_step": ("step {step}", "第 {step} 步"),
+    "not_interleaved": ("not interleaved", "非交错测量"),
+    # Columns
+    "column_method": ("method", "方法"),
+    "column_dataset": ("dataset", "数据集"),
+    "column_model": ("model", "模型"),
+    "column_seeds": ("seeds", "种子数"),
+    "column_score": ("result", "结果"),
+    "column_gap": ("gap to baseline", "与基线之差"),
+    "column_goal": ("goal ≤5\u00a0%", "目标 ≤5\u00a0%"),
+    "column_bits_per_byte": ("bits per byte", "每字节比特数"),
+    "column_total_parameters": ("parameters", "参数总数"),
+    "column_frozen_parameters": ("frozen", "冻结参数"),
+    "column_trainable_parameters": ("trainable", "可训练参数"),
+    "column_step_time": ("step time", "单步耗时比"),
+    "column_frozen_check": ("audit", "核验"),
+    "column_gap_seeds": ("paired seeds", "配对种子数"),
+    "column_gap_bootstrap": ("bootstrap interval", "自助法区间"),
+    "column_optimizer_bytes": ("optimizer state", "优化器状态"),
+    "column_checkpoint_bytes": ("checkpoint", "检查点大小"),
+    "column_peak_memory_bytes": ("peak memory", "峰值内存"),
+    "column_step_time_predicted": ("predicted by FLOPs", "按 FLOPs 预测"),
+    "column_median_step_seconds": ("median step, s", "单步中位耗时（秒）"),
+    "column_training_seconds": ("training, s", "训练用时（秒）"),
+    "column_validation_seconds": ("validation, s", "验证用时（秒）"),
+    "column_run": ("run", "运行"),
+    "column_seed": ("seed", "种子"),
+    "column_step": ("steps", "已训练步数"),
+    "column_max_steps": ("of", "计划步数"),
+    "column_state": ("state", "状态"),
+    "column_path": ("path", "路径"),
+    "column_reason": ("reason", "原因"),
+    # Figures
+    "axis_value": ("validation {metric}{unit}", "验证{metric}{unit}"),
+    "axis_steps": ("training steps", "训练步数"),
+    "axis_tokens_millions": ("training tokens, millions", "训练词元数（百万）"),
+    "axis_tokens_thousands": ("training tokens, thousands", "训练词元数（千）"),
+    "axis_hours": ("training time, hours", "训练用时（小时）"),
+    "axis_minutes": ("training time, minutes", "训练用时（分钟）"),
+    "axis_seconds": ("training time, seconds", "训练用时（秒）"),
+    "axis_gap": ("gap to the baseline, %", "与基线之差（%）"),
+    "axis_gap_points": ("gap to the baseline, points", "与基线之差（百分点）"),
+    "axis_step_time": ("step time ÷ the baseline's", "单步耗时 ÷ 基线单步耗时"),
+    "floor": ("the text's own entropy: {value}", "语料自身的熵下限：{value}"),
+    "goal_line": ("goal: 5 %", "目标：5 %"),
+    "title_curves": (
+        "Validation {metric} after {steps} steps: {low} to {high}",
+        "训练 {steps} 步后的验证{metric}：{low} 至 {high}",
+    ),
+    "title_curve": ("Validation {metric} after {steps} steps: {only}", "训练 {steps} 步后的验证{metric}：{only}"),
+    "title_time": ("Validation {metric} by training time", "验证{metric}随训练用时的变化"),
+    "title_gaps": (
+        "Gaps run from {low} to {high} {unit}; 5 % goal: {met} met, {missed} missed, {undecided} undecided",
+        "与基线之差为 {low} 至 {high} {unit}；5 % 目标：{met} 个达标，{missed} 个未达标，{undecided} 个尚无定论",
+    ),
+    "title_gap": (
+        "{arm} is {low} {unit} from the baseline; 5 % goal: {verdict}",
+        "{arm} 与基线相差 {low} {unit}；5 % 目标：{verdict}",
+    ),
+    "title_step_times": ("Step times are {low} to {high} of the baseline's", "单步耗时为基线的 {low} 至 {high} 倍"),
+    "title_step_time": ("A step of {arm} takes {low} of the baseline's time", "{arm} 的单步耗时为基线的 {low} 倍"),
+    "caption_curves": (
+        "Lines are means over seeds, bands their range. The lower part shows the gap to the baseline, paired by seed. "
+        "The first steps lie above the frame.",
+        "曲线为各种子的均值，色带为其范围；下图为按种子配对后与基线之差。最初若干步的数值超出图框。",
+    ),
+    "caption_share": (
+        "On the way, a fixed {share} % of the validation set was used; the tables give the whole set.",
+        "训练途中使用固定的 {share} % 验证集；表格中的结果使用完整验证集。",
+    ),
+    "caption_time": (
+        "Time spent in training steps, without validation, as the machine happened to run: "
+        "small differences mean nothing here.",
+        "仅计训练步耗时，不含验证；受机器当时状况影响，微小差异没有意义。",
+    ),
+    "caption_gaps": (
+        "Markers: mean over paired seeds; small dots: single seeds; thin lines: 95 % interval (paired t), "
+        "which decides the verdict; thick bands: bootstrap. Arrows: the interval goes on.",
+        "标记为配对种子的均值，小点为单个种子；细线为 95 % 置信区间（配对 t），据此判定是否达标；"
+        "粗带为自助法区间。箭头表示区间延伸到图外。",
+    ),
+    "caption_step_times": (
+        "Filled markers with 95 % intervals: arms measured interleaved in one process; an interval that covers 1 "
+        "is no difference. Hollow markers: ratio of medians of separate runs.",
+        "实心标记及 95 % 区间：同一进程内交错测量；区间包含 1 即无差异。空心标记：各自运行的中位耗时之比。",
+    ),
+    "caption_predicted": ("Crosses: predicted from FLOPs.", "叉号：按 FLOPs 预测的值。"),
+    "figure_runs": ("Runs ({where}): {runs}.", "运行（{where}）：{runs}。"),
+    # Tables
+    "table_summary": ("Summary", "结果总览"),
+    "table_gaps": ("Gaps to the baseline", "与基线之差"),
+    "table_memory": ("Parameters and memory", "参数与内存"),
+    "table_time": ("Time", "时间"),
+    "table_steps": ("Arms at equal steps", "相同步数下的比较"),
+    "table_runs": ("Runs", "运行列表"),
+    "table_skipped": ("Skipped", "已跳过"),
+    "table_curves": ("Learning curves", "学习曲线"),
+    # Notes
+    "skip_missing": ("it does not exist", "路径不存在"),
+    "skip_no_run": ("there is no run folder in it (no config.yaml)", "其中没有运行目录（找不到 config.yaml）"),
+    "skip_unreadable": ("{error}", "{error}"),
+    "skip_repeated": ("same method, settings and seed as {path}", "方法、设置和种子与 {path} 完全相同"),
+    "different_settings": ("{key} is {value} vs {other}", "{key} 为 {value}，而 {baseline} 为 {other}"),
+    "note_no_baseline": (
+        "There is no finished baseline on {dataset} ({model}), so no gap can be given; "
+        "train one with --method baseline and the same settings.",
+        "{dataset}（{model}）上没有已完成的基线运行，无法计算差距；请用相同设置加 --method baseline 训练一个基线。",
+    ),
+    "note_not_comparable": (
+        "* {arm} is not comparable: {differences}. Its gap is not due to the method alone.",
+        "* {arm} 不可直接比较：{differences}。其差距不能只归因于方法本身。",
+    ),
+    "note_no_common_seed": (
+        "{arm} and {baseline} share no seed, so they cannot be paired.",
+        "{arm} 与 {baseline} 没有相同的种子，无法配对比较。",
+    ),
+    "note_one_seed": (
+        "One seed only on {dataset} ({model}): {arms}. Without a second seed there is no interval, "
+        "and the goal stays undecided.",
+        "{dataset}（{model}）上只有一个种子的方法：{arms}。缺少第二个种子就没有置信区间，是否达标尚无定论。",
+    ),
+    "note_not_interleaved": (
+        'Step-time ratios marked "not interleaved" compare runs made at different times; only an interleaved '
+        "measurement can tell small differences from noise.",
+        "标有“非交错测量”的单步耗时比来自不同时间的运行；只有交错测量才能把微小差异与噪声区分开。",
+    ),
+    "note_incomplete": (
+        "{run} is not finished ({state} at step {step} of {max_steps}) and not averaged.",
+        "{run} 尚未完成（{state}，第 {step} 步，共 {max_steps} 步），未计入平均。",
+    ),
+    "note_skipped": ("{path} was skipped: {reason}", "已跳过 {path}：{reason}"),
+}
+"""key -> (English, Chinese)"""
+
+METHODS_ZH = {
+    "baseline": "沿用模型自身的初始化，全部参数参与训练",
+    "oelm_freeze": "各注意力头的查询、键投影取标准正交矩阵并冻结：该研究提出的方法",
+    "oelm_random": "查询、键投影取 normal(0.02) 并冻结：该研究的消融实验，宽度 512 时注意力得分约小 4.9 倍",
+    "oelm_random_matched": "查询、键投影取 normal(0, 1/宽度) 并冻结：与标准正交行尺度相同的随机矩阵，公平的对照",
+    "oelm_global": "所有头共用一个标准正交矩阵并冻结：该研究的第一个版本",
+    "orthogonal_trained": "各头以标准正交矩阵为起点，全部参数参与训练：起点本身是否有益？",
+    "q_only": "只把查询投影取为标准正交并冻结",
+    "k_only": "只把键投影取为标准正交并冻结",
+}

@@ -1,0 +1,91 @@
+"""`oelm doctor`: what this machine can do."""
+
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not try to reach the model hub.")] = False,
+) -> None:
+    """Say what this machine can do: torch build, GPUs, cores, memory, disk, hub, trackers, prepared data."""
+    facts = examine(check_hub=not offline)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    for key, value in facts.items():
+        table.add_row(f"[bold]{key}[/]", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    Console(highlight=False).print(table)
+
+
+def examine(check_hub: bool = True) -> dict[str, Any]:
+    import torch
+
+    from oelm.data.tokens import data_directory, prepared
+    from oelm.training.environment import environment, usable_cores
+
+    facts = environment()
+    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    here = Path.cwd()
+    return {
+        "oelm": facts["packages"]["oelm"],
+        "python": facts["python"],
+        "torch": f"{torch.__version__} (CUDA {torch.version.cuda or 'not built in'})",
+        "transformers": facts["packages"]["transformers"],
+        "GPUs": [f"{gpu.name}, {gpu.total_memory / 1e9:.0f} GB" for gpu in gpus] or "none: training runs on the CPU",
+        "precisions": ["fp32", "bf16", *(["fp16"] if gpus else [])],
+        "processor": facts["processor"],
+        "cores": usable_cores(),
+        "memory": f"{_memory_gb():.0f} GB",
+        "disk free": f"{shutil.disk_usage(here).free / 1e9:.0f} GB in {here}",
+        "hub": _hub() if check_hub else "not checked (--offline)",
+        "trackers": {name: _tracker(name) for name in ("tensorboard", "wandb")},
+        "prepared data": [path.name for path in prepared()] or f"none in {data_directory()} (see 'oelm data prepare')",
+    }
+
+
+def _memory_gb() -> float:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    except (ValueError, OSError):
+        return float("nan")
+
+
+def _hub() -> str:
+    """Whether the hub answers, asked of the address that huggingface_hub itself would use."""
+    from urllib.parse import urlsplit
+
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "switched off (HF_HUB_OFFLINE is set); local files work"
+    address = urlsplit(constants.ENDPOINT)
+    try:
+        with socket.create_connection((address.hostname or "", address.port or 443), timeout=3):
+            return "reachable"
+    except OSError as error:
+        return f"not reachable ({error}); local files work in place of hub names"
+
+
+def _tracker(name: str) -> str:
+    import importlib.util
+
+    if importlib.util.find_spec(name) is None:
+        return "not installed (pip install 'oelm[track]')"
+    if name != "wandb":
+        return "installed"
+    netrc = Path.home() / ".netrc"
+    logged_in = bool(os.environ.get("WANDB_API_KEY")) or (
+        netrc.is_file() and "wandb" in netrc.read_text(errors="ignore")
+    )
+    return "installed, logged in" if logged_in else "installed, not logged in (run 'wandb login')"

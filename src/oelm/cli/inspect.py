@@ -1,0 +1,63 @@
+"""`oelm methods` and `oelm inspect`: what there is, and what it amounts to, before anything is trained."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+
+def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+    """List the methods: how queries and keys start, and whether they train."""
+    from oelm.methods import methods as all_methods
+
+    if as_json:
+        typer.echo(json.dumps([m.to_dict() for m in all_methods()], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("method", "alias", "queries", "keys", "what for")
+    for m in all_methods():
+        roles = [f"{p.init}, {'frozen' if p.frozen else 'trained'}" for p in (m.query, m.key)]
+        table.add_row(m.name, ", ".join(m.aliases), *roles, m.summary)
+    Console().print(table)
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(help="demo, tiny, small, medium-512, medium or large.")],
+    method: Annotated[str, typer.Option("--method", "--model_type", help="A name from 'oelm methods'.")] = "baseline",
+    vocab_size: Annotated[int | None, typer.Option(help="Vocabulary. [default: GPT-2's 50,257]")] = None,
+    positions: Annotated[str | None, typer.Option(help="learned or rotary.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Count parameters, checkpoint bytes and matmul FLOPs of a model under a method, without allocating it."""
+    from oelm.inspection import inspect_gpt
+
+    overrides = {k: v for k, v in {"vocab_size": vocab_size, "positions": positions}.items() if v is not None}
+    facts = inspect_gpt(model, method, **overrides)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        _print(facts)
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(f"[bold]{facts['model']}[/] with [bold]{facts['method']}[/]")
+    for label, key in (
+        ("total", "total_parameters"),
+        ("frozen", "frozen_parameters"),
+        ("train", "trainable_parameters"),
+    ):
+        console.print(f"  {label:<10} {facts[key]:>16,} parameters")
+    console.print(f"  {'checkpoint':<10} {facts['checkpoint_bytes']:>16,} bytes (weights + two moments of what trains)")
+    table = Table("MFLOPs per token", "forward", "backward", title_justify="left")
+    flops = facts["flops_per_token"]
+    for group in flops["forward"]:
+        table.add_row(group, f"{flops['forward'][group] / 1e6:,.2f}", f"{flops['backward'][group] / 1e6:,.2f}")
+    console.print(table)
+    saving = 100 * (1 - facts["step_flops_vs_baseline"])
+    console.print(f"  a training step computes {saving:.1f} % fewer matmul FLOPs than the baseline's")

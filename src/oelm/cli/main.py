@@ -1,0 +1,63 @@
+"""The `oelm` command. Each command group has a file of its own, which imports what it needs when it is called."""
+
+import sys
+from typing import NoReturn
+
+import click
+import typer
+
+from oelm.cli import compare, data, demo, doctor, generate, inspect, report, train
+from oelm.errors import OelmError
+from oelm.files import explain
+
+app = typer.Typer(
+    help="Train Transformers whose attention never learns its queries and keys, and see exactly what that costs.",
+    epilog="Start with: oelm demo. Every command has --help; those that print facts have --json.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("demo")(demo.demo)
+app.command("methods")(inspect.methods)
+app.command("inspect")(inspect.inspect)
+app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("resume")(train.resume)
+app.command("generate")(generate.generate)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+    if version:
+        from oelm import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> NoReturn:
+    """Run the command line; what a user can mend is one line on stderr and exit code 2, never a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except OelmError as error:
+        _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        where = f" (see '{error.ctx.command_path} --help')" if isinstance(error, click.UsageError) and error.ctx else ""
+        _fail(error.format_message() + where, error.exit_code)
+    except OSError as error:
+        explained = explain(error)
+        if explained is None:
+            raise
+        _fail(str(explained), explained.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    if message:
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

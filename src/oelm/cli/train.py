@@ -1,0 +1,147 @@
+"""`oelm train` and `oelm resume`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from oelm.training.config import RunConfig
+
+
+def train(
+    method: Annotated[
+        str | None, typer.Option("--method", "--model_type", help="A name from 'oelm methods'. [default: baseline]")
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option("--dataset", "--data", help="A prepared corpus (see 'oelm data list'), its folder, or 'fables'."),
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option("--size", help="demo, tiny, small, medium-512, medium or large. [default: demo]"),
+    ] = None,
+    positions: Annotated[str | None, typer.Option(help="learned or rotary. [default: learned]")] = None,
+    max_steps: Annotated[
+        int | None, typer.Option("--max-steps", "--max_steps", help="Optimizer steps. [default: 100000]")
+    ] = None,
+    max_lr: Annotated[
+        float | None, typer.Option("--max-lr", "--max_lr", help="Learning rate after warm-up. [default: 3e-4]")
+    ] = None,
+    warmup_steps: Annotated[int | None, typer.Option("--warmup-steps", "--warmup_steps", help="Warm-up steps.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", "--batch_size", help="Sequences per micro-batch. [default: 8]")
+    ] = None,
+    accumulation: Annotated[int | None, typer.Option(help="Micro-batches per step. [default: 1]")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16 (CUDA). [default: fp32]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, frozen projections and data order.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "--out_dir", help="Run folder. [default: runs/DATASET-SIZE-METHOD-SEED]")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A config.yaml to start from; options override it.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.weight_decay=0.05. Repeatable."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N. [default: auto]")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    compile_model: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
+    track: Annotated[list[str] | None, typer.Option(help="tensorboard or wandb. Repeatable.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress; the run folder has it all.")] = False,
+) -> None:
+    """Train one model with one method, or go on with the run that OUT already holds.
+
+    Stop it with Ctrl-C or SIGTERM whenever you like: it writes a checkpoint first, and the same command goes on.
+    The study's flag names (--model_type, --max_lr, --max_steps, --out_dir) work too.
+
+    Example: oelm train --method oelm_freeze --dataset fables --max-steps 300
+    """
+    from oelm.training.config import RunConfig, with_settings
+
+    values = RunConfig.load(config).to_dict() if config else {}
+    overrides = model_overrides(positions=positions)
+    given = {
+        "method": method,
+        "seed": seed,
+        "model": {"size": size, "overrides": {**values.get("model", {}).get("overrides", {}), **overrides}},
+        "data": {"path": str(_data_folder(dataset)) if dataset else None},
+        "training": {
+            "max_steps": max_steps,
+            "max_lr": max_lr,
+            "warmup_steps": warmup_steps,
+            "batch_size": batch_size,
+            "accumulation": accumulation,
+            "precision": precision,
+        },
+        "runtime": {"device": device, "threads": threads, "compile": compile_model or None, "trackers": track},
+    }
+    values = with_settings(_merged(values, given), settings or [])
+    run_config = RunConfig.parse(values)
+    folder = out or Path("runs") / "-".join(
+        [Path(run_config.data.path).name, run_config.model.size, run_config.method_name, str(run_config.seed)]
+    )
+    _run(run_config, folder, as_json, quiet)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress; the run folder has it all.")] = False,
+) -> None:
+    """Go on with an interrupted run from its newest valid checkpoint, bit for bit as if it had never stopped."""
+    from oelm.runs import RunFolder
+    from oelm.training.config import RunConfig
+
+    _run(RunConfig.load(RunFolder.open(run).config_file), run, as_json, quiet)
+
+
+def model_overrides(**given: Any) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _run(config: "RunConfig", folder: Path, as_json: bool, quiet: bool) -> None:
+    from oelm.cli.progress import training_progress
+    from oelm.training.interruption import Interrupted
+    from oelm.training.trainer import train as run_training
+
+    try:
+        with training_progress(f"{config.method_name} → {folder}", quiet or as_json) as progress:
+            result = run_training(config, folder, progress)
+    except Interrupted as interruption:
+        typer.echo(str(interruption), err=True)
+        raise typer.Exit(interruption.exit_code) from None
+    if as_json:
+        typer.echo(json.dumps({**result, "run": str(folder)}, indent=2))
+        return
+    final = result["final"]
+    typer.echo(
+        f"{folder}: perplexity {final['perplexity']:.3f}, {final['bits_per_byte']:.4f} bits per byte, "
+        f"{result['frozen_parameters']:,} of {result['total_parameters']:,} parameters frozen and verified"
+    )
+
+
+def _data_folder(dataset: str) -> Path:
+    """The prepared folder of a corpus; the embedded one is prepared when it is first asked for."""
+    from oelm.data import tokens
+
+    if dataset == "fables" and not any(path.name.startswith("fables") for path in tokens.prepared()):
+        from oelm.data.prepare import prepare
+
+        typer.echo("preparing the embedded corpus 'fables' (once)", err=True)
+        return prepare("fables", tokenizer_spec="bpe:1024").path
+    return tokens.find(dataset)
+
+
+def _merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """`base` with every value of `given` that is not None; empty sections vanish."""
+    result = dict(base)
+    for key, value in given.items():
+        if isinstance(value, dict):
+            section = _merged(result.get(key, {}), value)
+            if section:
+                result[key] = section
+        elif value is not None:
+            result[key] = value
+    return result

@@ -1,0 +1,181 @@
+"""Prepared data on disk: two memory-mapped token files and the manifest that says what they are.
+
+`train.bin`, `val.bin`: ids, little-endian uint16 or uint32, every document followed by the end-of-text id ·
+`tokenizer.json` · `manifest.json`: source, tokenizer, counts and hashes. A folder with a manifest is complete; work
+in progress lies beside it in `NAME.unfinished`.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oelm.errors import OelmError
+
+FORMAT = 1
+FILES = {"train": "train.bin", "validation": "val.bin"}
+UNFINISHED = ".unfinished"
+_PREPARE = "oelm data prepare"
+
+
+@dataclass(frozen=True)
+class TokenData:
+    """A prepared folder, opened. `train` and `validation` are read from disk as they are touched."""
+
+    path: Path
+    manifest: dict[str, Any]
+    train: np.memmap
+    validation: np.memmap
+    unchanged: bool = False  # True when `prepare` found it already finished
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = False) -> "TokenData":
+        """Open a prepared folder after checking it: sizes always, with `verify` every byte against its sha256."""
+        folder = Path(path)
+        manifest = read_manifest(folder)
+        for split, name in FILES.items():
+            _check_file(folder / name, manifest["splits"][split], manifest["dtype"], verify)
+        if not (folder / "tokenizer.json").is_file():
+            raise OelmError(f"{folder / 'tokenizer.json'} is missing; {_again(folder)}")
+        train, validation = (np.memmap(folder / name, manifest["dtype"], mode="r") for name in FILES.values())
+        return cls(folder, manifest, train, validation)
+
+    @property
+    def name(self) -> str:
+        return self.manifest["name"]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.manifest["tokenizer"]["vocab_size"]
+
+    @property
+    def tokenizer_hash(self) -> str:
+        return self.manifest["tokenizer"]["hash"]
+
+    @property
+    def end_of_text_id(self) -> int:
+        return self.manifest["tokenizer"]["end_of_text_id"]
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.path / "tokenizer.json"
+
+    @property
+    def validation_bytes(self) -> int:
+        """Bytes of UTF-8 text in the validation documents, without end-of-text marks."""
+        return self.manifest["splits"]["validation"]["bytes_of_text"]
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of the validation split; bits per byte = loss in nats / ln 2 / bytes per token."""
+        return self.validation_bytes / len(self.validation)
+
+    @property
+    def true_entropy_nats_per_token(self) -> float | None:
+        """The lowest loss any model can expect on the validation split, where the corpus knows it."""
+        nats = self.manifest["splits"]["validation"].get("true_entropy_nats")
+        return None if nats is None else nats / len(self.validation)
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hex digits that name these tokens and this tokenizer, whatever the folder and the machine."""
+        return fingerprint(self.manifest)
+
+
+def fingerprint(manifest: dict[str, Any]) -> str:
+    """The fingerprint of a manifest: hashes of both token files, their type, and the tokenizer."""
+    identity = [manifest["splits"][split]["sha256"] for split in FILES] + [
+        manifest["dtype"],
+        manifest["tokenizer"]["hash"],
+        manifest["tokenizer"]["end_of_text_id"],
+    ]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
+
+
+def data_directory(given: str | Path | None = None) -> Path:
+    """Where prepared folders lie: what is given, else `OELM_DATA_DIR`, else `./data`."""
+    return Path(given or os.environ.get("OELM_DATA_DIR") or "data")
+
+
+def prepared(data_dir: str | Path | None = None) -> list[Path]:
+    """The finished folders in the data directory, sorted by name."""
+    root = data_directory(data_dir)
+    if not root.is_dir():
+        return []
+    finished = (path for path in root.iterdir() if (path / "manifest.json").is_file())
+    return sorted(path for path in finished if not path.name.endswith(UNFINISHED))
+
+
+def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
+    """The prepared folder meant by a path, a folder name (`fables-bpe1024`) or a corpus name prepared only once."""
+    root = data_directory(data_dir)
+    for candidate in (Path(name_or_path), root / name_or_path):
+        if (candidate / "manifest.json").is_file() and not candidate.name.endswith(UNFINISHED):
+            return candidate
+    folders = prepared(root)
+    matching = [path for path in folders if read_manifest(path)["name"] == str(name_or_path)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        names = ", ".join(path.name for path in matching)
+        raise OelmError(f"data {str(name_or_path)!r} is prepared more than once in {root}; choose one of {names}")
+    unfinished = [
+        path for path in (Path(f"{name_or_path}{UNFINISHED}"), root / f"{name_or_path}{UNFINISHED}") if path.is_dir()
+    ]
+    if unfinished:
+        raise OelmError(f"data {str(name_or_path)!r} is unfinished ({unfinished[0]}); run the same `{_PREPARE}` again")
+    known = ", ".join(path.name for path in folders) or "nothing yet"
+    raise OelmError(
+        f"data {str(name_or_path)!r} is not prepared in {root} (prepared: {known}); run: {_PREPARE} {name_or_path}"
+    )
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a prepared folder, refused if it is missing, damaged or of a later format."""
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        if folder.with_name(folder.name + UNFINISHED).is_dir():
+            raise OelmError(f"data {folder} is unfinished; run the same `{_PREPARE}` again to complete it") from None
+        raise OelmError(f"{path} does not exist, so {folder} is no prepared data; run: {_PREPARE}") from None
+    except (OSError, ValueError) as error:
+        raise OelmError(f"{path} is damaged ({error}); {_again(folder)}") from error
+    version = manifest.get("format") if isinstance(manifest, dict) else None
+    if not isinstance(version, int):
+        raise OelmError(f"{path} is no manifest of prepared data; {_again(folder)}")
+    if version > FORMAT:
+        raise OelmError(f"{path} has format {version}, this version of oelm reads up to {FORMAT}; upgrade oelm")
+    missing = {"name", "dtype", "tokenizer", "splits", "settings"} - manifest.keys()
+    if missing or set(manifest["splits"]) != set(FILES) or manifest["dtype"] not in ("<u2", "<u4"):
+        raise OelmError(f"{path} is incomplete or damaged; {_again(folder)}")
+    return manifest
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _check_file(path: Path, facts: dict[str, Any], dtype: str, verify: bool) -> None:
+    if not path.is_file():
+        raise OelmError(f"{path} is missing; {_again(path.parent)}")
+    expected = facts["tokens"] * np.dtype(dtype).itemsize
+    size = path.stat().st_size
+    if size != expected:
+        raise OelmError(f"{path} has {size} bytes where its manifest says {expected}; {_again(path.parent)}")
+    if verify and (found := sha256_of(path)) != facts["sha256"]:
+        raise OelmError(
+            f"{path} is corrupt: sha256 {found[:12]} where its manifest says {facts['sha256'][:12]}; {_again(path.parent)}"
+        )
+
+
+def _again(folder: Path) -> str:
+    return f"prepare it again: {_PREPARE} … --out {folder} --force"

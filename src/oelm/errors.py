@@ -1,0 +1,25 @@
+"""The one exception for what a user can mend: bad input, missing data, a full disk.
+
+The command line prints it as a single line and exits with 2; a bug keeps its traceback.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class OelmError(Exception):
+    """Names the thing, the value and the way out."""
+
+    exit_code = 2
+
+
+def unknown(kind: str, value: str, known: Iterable[str]) -> OelmError:
+    """The error for a name that is in no table, with the nearest names first.
+
+    >>> str(unknown("method", "oelm_frieze", ["baseline", "oelm_freeze"]))
+    "method 'oelm_frieze' is unknown; did you mean 'oelm_freeze'? known: baseline, oelm_freeze"
+    """
+    names = list(known)
+    near = difflib.get_close_matches(value, names, n=2)
+    hint = f" did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+    return OelmError(f"{kind} {value!r} is unknown;{hint} known: {', '.join(names)}")

@@ -1,0 +1,1 @@
+"""Looking at trained models: what they write, what they know."""

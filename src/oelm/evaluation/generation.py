@@ -1,0 +1,52 @@
+"""Text from a checkpoint, through transformers' own generate() with a key–value cache."""
+
+from pathlib import Path
+
+from oelm.errors import OelmError, unknown
+from oelm.training import checkpoints
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+def generate(
+    run: str | Path,
+    prompt: str = "",
+    *,
+    tokens: int = 120,
+    temperature: float = 0.8,
+    top_k: int = 50,
+    seed: int = 0,
+    which: str = checkpoints.BEST,
+) -> str:
+    """What the model of a run (or of a checkpoint folder) writes after `prompt`, up to the end of the document."""
+    if which not in (checkpoints.BEST, checkpoints.LATEST):
+        raise unknown("checkpoint", which, (checkpoints.BEST, checkpoints.LATEST))
+    checkpoint = checkpoints.resolve(Path(run), which)
+
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    tokenizer = Tokenizer.from_file(str(checkpoint.path / "tokenizer.json"))
+    model = AutoModelForCausalLM.from_pretrained(checkpoint.path).eval()
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    # Documents are separated by the end mark, so after one the model expects a document to begin.
+    ids = ([end] if end is not None else []) + tokenizer.encode(prompt, add_special_tokens=False).ids
+    if not ids:
+        raise OelmError("the prompt is empty and the tokenizer has no end-of-text mark; give a --prompt")
+    room = model.config.max_seq_len - len(ids)
+    if room < 1:
+        raise OelmError(
+            f"the prompt has {len(ids)} tokens, the model's context is {model.config.max_seq_len}; shorten the prompt"
+        )
+    torch.manual_seed(seed)
+    sampling = (
+        {"do_sample": True, "temperature": temperature, "top_k": top_k} if temperature > 0 else {"do_sample": False}
+    )
+    output = model.generate(
+        torch.tensor([ids]), max_new_tokens=min(tokens, room), eos_token_id=end, pad_token_id=end, **sampling
+    )
+    written = output[0, len(ids) :].tolist()
+    return tokenizer.decode([token for token in written if token != end])

@@ -1,0 +1,123 @@
+"""Files that are complete or absent: atomic writes, folders that appear at once, locks that die with their owner."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from oelm.errors import OelmError
+
+MENDABLE = {
+    errno.ENOSPC: "the disk is full; free some space and run the same command again",
+    errno.EDQUOT: "the disk quota is used up; free some space and run the same command again",
+    errno.EACCES: "it may not be written; change its permissions or choose another folder",
+    errno.EPERM: "it may not be written; change its permissions or choose another folder",
+    errno.EROFS: "the file system is read-only; choose another folder",
+    errno.ENOTDIR: "a file stands where a folder is needed; choose another folder",
+}
+
+
+def explain(error: OSError) -> OelmError | None:
+    """The one-line error for what a user can mend about a disk; None for anything else."""
+    hint = MENDABLE.get(error.errno or 0)
+    return OelmError(f"cannot write {error.filename or 'a file'}: {hint}") if hint else None
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file as a whole: readers see the old content or the new, never a part."""
+    data = content.encode() if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def appearing_folder(path: Path) -> Iterator[Path]:
+    """Fill the yielded temporary folder; on leaving it is synced and renamed to `path`, or removed on an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        os.chmod(temporary, 0o755)
+        for file in temporary.iterdir():
+            sync(file)
+        sync(temporary)
+        _make_way(path)
+        os.replace(temporary, path)
+        sync(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _make_way(path: Path) -> None:
+    """Remove what stands at `path`, out of sight first, so that a half-removed folder is never found under its name."""
+    if path.exists():
+        aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+        os.replace(path, aside / path.name)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Have the disk hold what was written to a file or folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
+
+
+def _digest(file: IO[bytes]) -> str:
+    """`hashlib.file_digest` for Python 3.10."""
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, busy: str) -> Iterator[None]:
+    """Hold a lock file; it is released when the process ends, however it ends. `busy` is the error if it is taken."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OelmError(busy) from None
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some living process holds the lock."""
+    try:
+        with path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False

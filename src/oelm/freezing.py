@@ -1,0 +1,211 @@
+"""freeze(model, method): initialise the queries and keys, freeze what the method freezes, and be able to prove it.
+
+>>> from oelm import GPT, GPTConfig
+>>> model = GPT(GPTConfig.of_size("demo", vocab_size=512))
+>>> report = freeze(model, "oelm_freeze", seed=0)
+>>> report.frozen_parameters, report.trainable_parameters
+(131072, 758528)
+>>> audit(model, report)  # raises FrozenChanged if any frozen tensor moved
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oelm.errors import OelmError, unknown
+from oelm.methods import Method, method
+from oelm.orthogonal import INITIALISATIONS, orthonormality_error
+from oelm.sites import Site, attention_sites
+
+
+class FrozenChanged(Exception):
+    """A tensor that a run promised not to touch is not what it was."""
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """One query or key projection after freezing. Without weights (meta device) there is no error and no hash."""
+
+    path: str
+    role: str
+    layer: int
+    num_heads: int
+    shape: tuple[int, int]
+    init: str
+    frozen: bool
+    orthonormality_error: float | None
+    hashes: Mapping[str, str]
+    """sha256 of every frozen tensor at this site (weight and, where there is one, bias), by parameter name."""
+
+
+@dataclass(frozen=True)
+class FreezeReport:
+    """What `freeze` did: prints as a table, serialises to JSON, and is what `audit` checks against."""
+
+    method: Method
+    seed: int
+    sites: tuple[SiteReport, ...]
+    total_parameters: int
+    frozen_parameters: int
+
+    @property
+    def trainable_parameters(self) -> int:
+        return self.total_parameters - self.frozen_parameters
+
+    @property
+    def frozen_names(self) -> list[str]:
+        return [name for site in self.sites if site.frozen for name in site.hashes]
+
+    @property
+    def worst_orthonormality_error(self) -> float | None:
+        """Over the frozen sites; None when nothing is frozen or there are no weights."""
+        errors = [s.orthonormality_error for s in self.sites if s.frozen and s.orthonormality_error is not None]
+        return max(errors, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {**asdict(self), "method": self.method.to_dict(), "trainable_parameters": self.trainable_parameters}
+        return json.loads(json.dumps(values))
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "FreezeReport":
+        return cls(
+            method=Method.from_dict(values["method"]),
+            seed=values["seed"],
+            sites=tuple(SiteReport(**{**site, "shape": tuple(site["shape"])}) for site in values["sites"]),
+            total_parameters=values["total_parameters"],
+            frozen_parameters=values["frozen_parameters"],
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "FreezeReport":
+        return cls.from_dict(json.loads(text))
+
+    def __str__(self) -> str:
+        header = ("layer", "role", "heads", "shape", "init", "state", "‖WWᵀ−I‖max")
+        rows = [
+            (
+                str(s.layer),
+                s.role,
+                str(s.num_heads),
+                "×".join(map(str, s.shape)),
+                s.init,
+                "frozen" if s.frozen else "trains",
+                "" if s.orthonormality_error is None else f"{s.orthonormality_error:.1e}",
+            )
+            for s in self.sites
+        ]
+        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+        lines = [
+            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]
+        ]
+        share = 100 * self.frozen_parameters / self.total_parameters
+        totals = (
+            f"{self.method.name}: {self.total_parameters:,} parameters, {self.frozen_parameters:,} frozen "
+            f"({share:.1f} %), {self.trainable_parameters:,} train"
+        )
+        return "\n".join([*lines, totals])
+
+
+def freeze(
+    model: nn.Module, method_spec: str | Mapping[str, Any] | Method, *, seed: int = 0, pretrained: bool | None = None
+) -> FreezeReport:
+    """Initialise and freeze `model` in place as the method says; return what was done.
+
+    `pretrained` says whether the model's weights are worth keeping; some methods then derive the frozen weights from
+    them. By default it is asked of the model: transformers notes where weights were loaded from.
+    """
+    chosen = method(method_spec)
+    sites = attention_sites(model)
+    if pretrained is None:
+        pretrained = bool(getattr(model, "name_or_path", ""))
+    inits = {role: _initialisation(chosen, role, pretrained) for role in ("query", "key")}
+    for site in sites:
+        _require_matrix(site.module(model), site)
+    reports = tuple(_treat(model, site, chosen, inits[site.role], seed) for site in sites)
+    total = sum(p.numel() for p in model.parameters())
+    frozen = {id(p): p.numel() for s, r in zip(sites, reports, strict=True) if r.frozen for _, p in _tensors(model, s)}
+    return FreezeReport(chosen, seed, reports, total, sum(frozen.values()))
+
+
+def hold(model: nn.Module, report: FreezeReport) -> None:
+    """Freeze again, without initialising, a model whose weights were just loaded; they must be the reported ones."""
+    parameters = dict(model.named_parameters())
+    for name in report.frozen_names:
+        parameters[name].requires_grad_(False)
+    audit(model, report)
+
+
+def audit(model: nn.Module, report: FreezeReport) -> None:
+    """Raise FrozenChanged unless every frozen tensor is bit for bit what `freeze` left, with no gradient."""
+    parameters = dict(model.named_parameters())
+    problems = []
+    for site in report.sites:
+        for name, expected in site.hashes.items():
+            parameter = parameters.get(name)
+            if parameter is None:
+                problems.append(f"{name} is gone")
+            elif parameter.requires_grad:
+                problems.append(f"{name} requires a gradient")
+            elif parameter.grad is not None:
+                problems.append(f"{name} has a gradient")
+            elif tensor_hash(parameter) != expected:
+                problems.append(f"{name} changed")
+    if problems:
+        raise FrozenChanged(f"{len(problems)} frozen tensors failed the audit: {'; '.join(problems[:5])}")
+
+
+def tensor_hash(tensor: Tensor) -> str:
+    """sha256 over dtype, shape and bytes."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _initialisation(chosen: Method, role: str, pretrained: bool) -> str:
+    part = chosen.part(role)
+    name = part.init_pretrained if pretrained and part.init_pretrained else part.init
+    if name not in INITIALISATIONS:
+        raise unknown(f"initialisation of {role} in method {chosen.name!r}", name, INITIALISATIONS)
+    return name
+
+
+def _treat(model: nn.Module, site: Site, chosen: Method, init: str, seed: int) -> SiteReport:
+    """Initialise one projection and freeze it if the method says so."""
+    weight: Tensor = site.module(model).weight  # type: ignore[assignment]
+    frozen = chosen.part(site.role).frozen
+    error, hashes = None, dict.fromkeys((name for name, _ in _tensors(model, site)), "") if frozen else {}
+    if not weight.is_meta:
+        with torch.no_grad():
+            weight.copy_(INITIALISATIONS[init](weight, site.num_heads, _generator(seed, site)))
+        error = orthonormality_error(weight, site.num_heads)
+        hashes = {name: tensor_hash(tensor) for name, tensor in _tensors(model, site)} if frozen else {}
+    for _, tensor in _tensors(model, site):
+        tensor.requires_grad_(not frozen)
+    rows, width = weight.shape
+    return SiteReport(site.path, site.role, site.layer, site.num_heads, (rows, width), init, frozen, error, hashes)
+
+
+def _tensors(model: nn.Module, site: Site) -> Iterator[tuple[str, nn.Parameter]]:
+    for name, parameter in site.module(model).named_parameters():
+        yield f"{site.path}.{name}", parameter
+
+
+def _generator(seed: int, site: Site) -> torch.Generator:
+    """A stream of its own for every site, so that a site's weights do not depend on which others there are."""
+    digest = hashlib.sha256(f"{seed}:{site.path}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def _require_matrix(module: nn.Module, site: Site) -> None:
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2:
+        raise OelmError(f"{site.path} is a {type(module).__name__} without a weight matrix; oelm cannot freeze it")

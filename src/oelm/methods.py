@@ -1,0 +1,132 @@
+"""The methods: how queries and keys start, and whether they train. Data, no branches, no torch.
+
+A method says nothing about models; `oelm.freezing` applies it wherever `oelm.sites` finds a query or a key.
+A new method is a row of METHODS:
+
+>>> method("oelm_v2").name, method("oelm_v2").query.frozen
+('oelm_freeze', True)
+>>> Method.from_dict(method("k_only").to_dict()) == method("k_only")
+True
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from oelm.errors import OelmError, unknown
+
+
+@dataclass(frozen=True)
+class Part:
+    """What happens to one role (all queries, or all keys) of a model."""
+
+    init: str = "keep"
+    """A row of `oelm.orthogonal.INITIALISATIONS`; "keep" leaves the model's own weights."""
+    init_pretrained: str | None = None
+    """Used instead of `init` when the model's weights were pretrained, so that they are not thrown away."""
+    frozen: bool = False
+
+
+@dataclass(frozen=True)
+class Method:
+    """An initialisation and a freezing rule for each role. Every field has a default that changes nothing."""
+
+    name: str
+    summary: str = ""
+    query: Part = field(default_factory=Part)
+    key: Part = field(default_factory=Part)
+    aliases: tuple[str, ...] = ()
+
+    def part(self, role: str) -> Part:
+        return getattr(self, role)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, so that it goes through YAML and JSON and back."""
+        return {**asdict(self), "aliases": list(self.aliases)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Method":
+        known = [f.name for f in fields(cls)]
+        if "name" not in values:
+            raise OelmError(f"a method needs a name; given: {', '.join(values) or 'nothing'}")
+        for key in values:
+            if key not in known:
+                raise unknown(f"field of method {values['name']!r}", key, known)
+        parts = {role: _part(values["name"], role, values[role]) for role in ROLES if role in values}
+        return cls(**{**values, **parts, "aliases": tuple(values.get("aliases", ()))})
+
+
+ROLES = ("query", "key")
+
+
+def _part(name: str, role: str, values: Any) -> Part:
+    known = [f.name for f in fields(Part)]
+    if not isinstance(values, Mapping):
+        raise OelmError(f"{role} of method {name!r} is {values!r}; give a mapping with {', '.join(known)}")
+    for key in values:
+        if key not in known:
+            raise unknown(f"field of {role} in method {name!r}", key, known)
+    return Part(**values)
+
+
+_orthonormal = Part("head_orthogonal", init_pretrained="head_qr", frozen=True)
+_own = Part()
+
+
+METHODS: dict[str, Method] = {
+    m.name: m
+    for m in (
+        Method("baseline", "the model's own initialisation; everything trains"),
+        Method(
+            "oelm_freeze",
+            "head-wise orthonormal queries and keys, frozen: the study's method",
+            query=_orthonormal,
+            key=_orthonormal,
+            aliases=("oelm_v2",),
+        ),
+        Method(
+            "oelm_random",
+            "normal(0.02) queries and keys, frozen: the study's ablation, whose logits are 4.9× smaller at width 512",
+            query=Part("published_normal", frozen=True),
+            key=Part("published_normal", frozen=True),
+        ),
+        Method(
+            "oelm_random_matched",
+            "normal(0, 1/width) queries and keys, frozen: random at the scale of orthonormal rows, the fair control",
+            query=Part("matched_normal", frozen=True),
+            key=Part("matched_normal", frozen=True),
+        ),
+        Method(
+            "oelm_global",
+            "one orthonormal matrix across all heads, frozen: the study's first version",
+            query=Part("global_orthogonal", frozen=True),
+            key=Part("global_orthogonal", frozen=True),
+            aliases=("oelm_v1",),
+        ),
+        Method(
+            "orthogonal_trained",
+            "head-wise orthonormal start, everything trains: does the start alone help?",
+            query=Part("head_orthogonal", init_pretrained="head_qr"),
+            key=Part("head_orthogonal", init_pretrained="head_qr"),
+        ),
+        Method("q_only", "only the queries are orthonormal and frozen", query=_orthonormal, key=_own),
+        Method("k_only", "only the keys are orthonormal and frozen", query=_own, key=_orthonormal),
+    )
+}
+
+
+def methods() -> list[Method]:
+    """All named methods, in the order of the table."""
+    return list(METHODS.values())
+
+
+def method(spec: "str | Mapping[str, Any] | Method") -> Method:
+    """A method by name, alias or mapping of its fields."""
+    if isinstance(spec, Method):
+        return spec
+    if isinstance(spec, Mapping):
+        return Method.from_dict(spec)
+    for row in METHODS.values():
+        if spec == row.name or spec in row.aliases:
+            return row
+    raise unknown("method", str(spec), [*METHODS, *(a for m in METHODS.values() for a in m.aliases)])

@@ -1,0 +1,285 @@
+"""Our decoder: pre-LayerNorm, GELU, tied embeddings, queries and keys in modules of their own. Plain torch, one file.
+
+>>> model = GPT(GPTConfig.of_size("demo", vocab_size=512))
+>>> model(torch.zeros(1, 8, dtype=torch.long)).shape
+torch.Size([1, 8, 512])
+
+The model knows nothing of methods: `oelm.freeze` finds its projections through `oelm.sites`.
+`oelm.models.huggingface` puts it behind `AutoModelForCausalLM`.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oelm.errors import OelmError, unknown
+
+MODEL_TYPE = "oelm_gpt"
+INIT_STD = 0.02
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    vocab_size: int = 50_257
+    d_model: int = 512
+    num_layers: int = 6
+    num_heads: int = 8
+    d_ff: int = 2048
+    max_seq_len: int = 512
+    dropout: float = 0.1
+    positions: str = "learned"  # or "rotary"
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_seq_len"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise OelmError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        if self.d_model % self.num_heads:
+            raise OelmError(
+                f"num_heads {self.num_heads} does not divide d_model {self.d_model}; choose a divisor of {self.d_model}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise OelmError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
+        if self.positions not in ("learned", "rotary"):
+            raise unknown("positions", str(self.positions), ("learned", "rotary"))
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise OelmError(f"rotary positions need an even head size, not {self.head_dim}; change num_heads")
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.num_heads
+
+    @classmethod
+    def of_size(cls, size: str, **overrides: Any) -> "GPTConfig":
+        """A named size, with any field replaced: `GPTConfig.of_size("tiny", dropout=0.0)`."""
+        if size not in SIZES:
+            raise unknown("size", size, SIZES)
+        return cls.from_dict({**asdict(SIZES[size]), **overrides})
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "GPTConfig":
+        known = [f.name for f in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise unknown("model setting", key, known)
+        return cls(**values)
+
+
+def _shape(d_model: int, num_layers: int, num_heads: int, max_seq_len: int = 512) -> GPTConfig:
+    return GPTConfig(
+        d_model=d_model, num_layers=num_layers, num_heads=num_heads, d_ff=4 * d_model, max_seq_len=max_seq_len
+    )
+
+
+SIZES: dict[str, GPTConfig] = {
+    "demo": replace(_shape(128, 4, 4, max_seq_len=256), dropout=0.0),
+    "tiny": _shape(256, 4, 4),
+    "small": _shape(384, 6, 6),
+    "medium-512": _shape(512, 6, 8),
+    "medium": _shape(768, 12, 12, max_seq_len=1024),
+    "large": _shape(1024, 24, 16, max_seq_len=1024),
+}
+
+
+class KeyValueCache(Protocol):
+    """What attention asks of a cache; transformers' `Cache` classes fit."""
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]: ...
+
+
+class GPT(nn.Module):
+    """Token ids (B, T) → logits (B, T, vocab); with `targets` (B, T), the mean cross-entropy instead."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.position = nn.Embedding(config.max_seq_len, config.d_model) if config.positions == "learned" else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Normal(0.02) weights; the two projections that write to the residual stream shrink with depth (GPT-2)."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=INIT_STD)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        for block in self.blocks:
+            for writer in (block.attention.output, block.ffn.down):
+                nn.init.normal_(writer.weight, std=INIT_STD / math.sqrt(2 * self.config.num_layers))
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        targets: Tensor | None = None,
+        *,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        hidden = self.hidden(input_ids, position_ids=position_ids, attention_mask=attention_mask, cache=cache)
+        logits = self.head(hidden)
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def hidden(
+        self,
+        input_ids: Tensor,
+        *,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """The normalised last hidden state (B, T, d_model), which the head turns into logits.
+
+        `attention_mask` (B, S) marks real tokens among the S seen so far with True; T < S when a cache holds the rest.
+        """
+        length = input_ids.shape[1]
+        seen = length if attention_mask is None else attention_mask.shape[1]
+        self._require_room(input_ids, max(seen, length))
+        if position_ids is None:
+            position_ids = torch.arange(seen - length, seen, device=input_ids.device)[None]
+
+        x = self.embedding(input_ids)  # (B, T, d_model)
+        if self.position is not None:
+            x = x + self.position(position_ids)
+            rotation = None
+        else:
+            rotation = rotary_angles(position_ids, self.config.head_dim, x.dtype)
+        x = self.dropout(x)
+        mask = _attention_mask(length, seen, attention_mask)
+        for block in self.blocks:
+            x = block(x, rotation, mask, cache)
+        return self.norm(x)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self.embedding.weight)
+
+    def _require_room(self, input_ids: Tensor, seen: int) -> None:
+        if seen > self.config.max_seq_len:
+            raise OelmError(f"{seen} tokens exceed max_seq_len {self.config.max_seq_len}; shorten the text")
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors, as `AutoModelForCausalLM.from_pretrained` expects them."""
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {"model_type": MODEL_TYPE, "architectures": ["GPTForCausalLM"], **asdict(self.config)}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> "GPT":
+        """Read what `save_pretrained` wrote here or from the Hugging Face side."""
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        try:
+            config = json.loads((folder / "config.json").read_text())
+        except (OSError, ValueError) as error:
+            raise OelmError(f"{folder} holds no readable GPT checkpoint ({error}); give a checkpoint folder") from error
+        if config.get("model_type") != MODEL_TYPE:
+            raise OelmError(f"{folder} holds a {config.get('model_type')!r} model, not {MODEL_TYPE!r}")
+        known = {f.name for f in fields(GPTConfig)}
+        model = cls(GPTConfig(**{key: value for key, value in config.items() if key in known}))
+        tensors = load_file(folder / "model.safetensors")
+        # The Hugging Face classes hold the model as `gpt`, so their files carry that prefix.
+        model.load_state_dict({name.removeprefix("gpt."): tensor for name, tensor in tensors.items()})
+        return model
+
+
+class Block(nn.Module):
+    def __init__(self, config: GPTConfig, layer: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.d_model)
+        self.attention = CausalSelfAttention(config, layer)
+        self.ffn_norm = nn.LayerNorm(config.d_model)
+        self.ffn = FeedForward(config)
+
+    def forward(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, mask: Tensor | None, cache: KeyValueCache | None
+    ) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), rotation, mask, cache)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class CausalSelfAttention(nn.Module):
+    """Query, key, value and output are separate modules: a fused projection cannot be frozen in part."""
+
+    def __init__(self, config: GPTConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.num_heads = config.num_heads
+        self.dropout = config.dropout
+        self.query = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.key = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.value = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.output = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.output_dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, mask: Tensor | None, cache: KeyValueCache | None
+    ) -> Tensor:
+        q, k, v = (self._heads(project(x)) for project in (self.query, self.key, self.value))  # (B, H, T, head_dim)
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer)  # (B, H, S, head_dim)
+        dropout = self.dropout if self.training else 0.0
+        causal = mask is None and q.shape[2] == k.shape[2]  # one new token against a cache needs no mask at all
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+        return self.output_dropout(self.output(y.transpose(1, 2).flatten(2)))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(B, T, d_model) → (B, H, T, head_dim)"""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.d_model, config.d_ff)
+        self.down = nn.Linear(config.d_ff, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.down(F.gelu(self.up(x))))
+
+
+def rotary_angles(position_ids: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine (B, 1, T, head_dim / 2) of every position's rotation; recomputed, so no buffer can go stale."""
+    exponent = torch.arange(0, head_dim, 2, device=position_ids.device, dtype=torch.float32) / head_dim
+    angles = position_ids[:, None, :, None].float() * (10_000.0**-exponent)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn channel i and i + head_dim/2 of every head by the position's angle."""
+    cos, sin = rotation
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def _attention_mask(length: int, seen: int, attention_mask: Tensor | None) -> Tensor | None:
+    """None where plain causal attention (or one token against everything before it) is right, else (B, 1, T, S)."""
+    if attention_mask is None:
+        return None
+    padded = not bool(attention_mask.all())
+    if not padded and length in (1, seen):
+        return None
+    past = torch.ones(length, seen, dtype=torch.bool, device=attention_mask.device).tril(seen - length)
+    allowed = past & attention_mask[:, None, None, :].bool()
+    # A padding row that sees nothing would become NaN in softmax; let it see itself, nobody reads it.
+    return allowed | torch.eye(seen, dtype=torch.bool, device=past.device)[seen - length :]

@@ -1,0 +1,98 @@
+"""Our GPT behind transformers' Auto classes: `AutoModelForCausalLM.from_pretrained(checkpoint)` and `.generate()`.
+
+Importing transformers takes seconds, so training never comes here; `import oelm` arranges that this module is loaded
+as soon as transformers' Auto classes are.
+"""
+
+from dataclasses import asdict, fields
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedConfig
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_utils import PreTrainedModel
+
+from oelm.models.gpt import GPT, MODEL_TYPE, GPTConfig
+
+
+class HFGPTConfig(PreTrainedConfig):
+    """GPTConfig's fields as a transformers configuration."""
+
+    model_type = MODEL_TYPE
+    attribute_map = {  # noqa: RUF012 - transformers reads it as a plain class attribute
+        "hidden_size": "d_model",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+        "max_position_embeddings": "max_seq_len",
+        "intermediate_size": "d_ff",
+    }
+
+    def __init__(self, **kwargs: Any) -> None:
+        defaults = asdict(GPTConfig())
+        ours = GPTConfig(**{name: kwargs.pop(name, default) for name, default in defaults.items()})
+        for name, value in asdict(ours).items():
+            setattr(self, name, value)
+        kwargs.setdefault("tie_word_embeddings", True)
+        super().__init__(**kwargs)
+
+    def to_gpt_config(self) -> GPTConfig:
+        return GPTConfig(**{f.name: getattr(self, f.name) for f in fields(GPTConfig)})
+
+
+class GPTPreTrainedModel(PreTrainedModel):
+    config_class = HFGPTConfig
+    base_model_prefix = "gpt"
+    _supports_sdpa = True
+    _no_split_modules = ["Block"]  # noqa: RUF012
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, GPT):
+            module.reset_parameters()
+
+
+class GPTForCausalLM(GPTPreTrainedModel, GenerationMixin):
+    def __init__(self, config: HFGPTConfig) -> None:
+        super().__init__(config)
+        self.gpt = GPT(config.to_gpt_config())
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.gpt.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.gpt.embedding = value  # type: ignore[assignment]
+
+    def get_output_embeddings(self) -> None:
+        """The head reads the embedding matrix itself: there is no second tensor to tie."""
+        return None
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Labels follow transformers' convention: the same ids as the input, shifted here; −100 is ignored."""
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache()
+        if attention_mask is None and past_key_values is not None and past_key_values.get_seq_length():
+            seen = past_key_values.get_seq_length() + input_ids.shape[1]
+            attention_mask = input_ids.new_ones(input_ids.shape[0], seen)
+        hidden = self.gpt.hidden(
+            input_ids, position_ids=position_ids, attention_mask=attention_mask, cache=past_key_values
+        )
+        logits = self.gpt.head(hidden[:, -logits_to_keep:])
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten().to(logits.device))
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)  # type: ignore[arg-type]
+
+
+AutoConfig.register(MODEL_TYPE, HFGPTConfig)
+AutoModelForCausalLM.register(HFGPTConfig, GPTForCausalLM)

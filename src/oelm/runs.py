@@ -1,0 +1,183 @@
+"""The run folder: the only interface between training, monitoring and analysis. No torch here.
+
+config.yaml          complete and re-runnable
+environment.json     versions, hardware, git commit
+status.json          state, step, heartbeat, ETA
+metrics.jsonl        one row per logged step and per validation; a resumed run's file is byte-identical
+clock.jsonl          wall-clock of the same steps, kept apart because time never repeats
+timing_stats.json    step times under the published field names, with their breakdown
+freeze.json          what was frozen, with hashes
+checkpoints/         step-N folders, and the links `best` and `latest`
+training.log         what was said
+result.json          the outcome; there is one if and only if the run finished
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from oelm.errors import OelmError
+from oelm.files import exclusive, is_locked, write_atomically, write_json
+
+QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
+DEAD = "dead"
+"""Not a stored state: the status says running, but no process holds the folder."""
+
+
+class RunFolder:
+    """Reading and writing the files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.yaml"
+        self.environment_file = self.path / "environment.json"
+        self.status_file = self.path / "status.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.clock_file = self.path / "clock.jsonl"
+        self.timing_file = self.path / "timing_stats.json"
+        self.freeze_file = self.path / "freeze.json"
+        self.log_file = self.path / "training.log"
+        self.result_file = self.path / "result.json"
+        self.checkpoints = self.path / "checkpoints"
+        self._lock_file = self.path / ".lock"
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunFolder":
+        """An existing run; refuses a folder that is none."""
+        folder = cls(path)
+        if not folder.config_file.is_file():
+            raise OelmError(f"{path} is not a run folder (no config.yaml); give a folder made by 'oelm train'")
+        return folder
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def create(self, config: dict[str, Any]) -> None:
+        """Make the folder for this config, or accept the one that is there if its config is the same."""
+        if self.config_file.is_file():
+            differences = config_differences(self.config(), config)
+            if differences:
+                raise OelmError(
+                    f"{self.path} holds a run of another config ({'; '.join(differences[:4])}); "
+                    "choose another --out, or 'oelm resume' to go on with the old one"
+                )
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.config_file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        self.set_status(QUEUED, step=0)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Only one process may train in a folder."""
+        return exclusive(self._lock_file, f"another process is training in {self.path}; wait for it or stop it first")
+
+    # What analysis and monitoring read
+
+    def config(self) -> dict[str, Any]:
+        try:
+            return yaml.safe_load(self.config_file.read_text())
+        except (OSError, yaml.YAMLError) as error:
+            raise OelmError(f"{self.config_file} cannot be read: {str(error).splitlines()[0]}") from error
+
+    def status(self) -> dict[str, Any]:
+        """status.json, with the state corrected to `dead` if it claims to run and nobody does."""
+        status = self._json(self.status_file) or {"state": QUEUED, "step": 0}
+        if status["state"] == RUNNING and not is_locked(self._lock_file):
+            status["state"] = DEAD
+        return status
+
+    def result(self) -> dict[str, Any] | None:
+        return self._json(self.result_file)
+
+    def freeze_report(self) -> dict[str, Any] | None:
+        return self._json(self.freeze_file)
+
+    def timing(self) -> dict[str, Any] | None:
+        return self._json(self.timing_file)
+
+    def environment(self) -> dict[str, Any] | None:
+        return self._json(self.environment_file)
+
+    def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """Rows of metrics.jsonl: kind "train" or "validation", or all."""
+        return [row for row in _rows(self.metrics_file) if kind is None or row["kind"] == kind]
+
+    def clock(self) -> list[dict[str, Any]]:
+        return list(_rows(self.clock_file))
+
+    # What training writes
+
+    def set_status(self, state: str, **facts: Any) -> None:
+        write_json(self.status_file, {"state": state, "heartbeat": time.time(), **facts})
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        _append(self.metrics_file, row)
+
+    def append_clock(self, row: dict[str, Any]) -> None:
+        _append(self.clock_file, row)
+
+    def truncate_records(self, step: int) -> None:
+        """Forget what was recorded after `step`: a resumed run writes those rows again."""
+        for file in (self.metrics_file, self.clock_file):
+            if file.exists():
+                kept = [_line(row) for row in _rows(file) if row["step"] <= step]
+                write_atomically(file, "".join(kept))
+
+    def _json(self, file: Path) -> dict[str, Any] | None:
+        try:
+            return json.loads(file.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise OelmError(f"{file} cannot be read: {error}") from error
+
+
+def find_runs(root: str | Path) -> list[RunFolder]:
+    """All run folders at or below `root`, by name."""
+    return [
+        RunFolder(file.parent) for file in sorted(Path(root).rglob("config.yaml")) if "checkpoints" not in file.parts
+    ]
+
+
+def checkpoint_bytes(total_parameters: int, trainable_parameters: int) -> int:
+    """Size of a checkpoint: weights of everything and two AdamW moments of what trains, in float32."""
+    return 4 * (total_parameters + 2 * trainable_parameters)
+
+
+def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two configs, leaving out `runtime`, which does not change what is computed."""
+    found = []
+    for key in dict.fromkeys([*old, *new]):
+        if not prefix and key == "runtime":
+            continue
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += config_differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key} is {a!r} there and {b!r} here")
+    return found
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row) + "\n"
+
+
+def _append(file: Path, row: dict[str, Any]) -> None:
+    with file.open("a") as handle:
+        handle.write(_line(row))
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Every complete row; a torn last line (the process was killed while writing) is no row."""
+    if not file.exists():
+        return
+    for line in file.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            return

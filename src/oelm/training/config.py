@@ -1,0 +1,174 @@
+"""RunConfig: everything that decides what a run computes, validated before any work. Unknown keys are refused.
+
+Loads neither torch nor transformers, so that planning a hundred runs is instant.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from oelm.errors import OelmError
+from oelm.methods import method
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class ModelSection(_Section):
+    """A named size of our GPT and what to change in it."""
+
+    size: str = "demo"
+    overrides: dict[str, Any] = Field(default_factory=dict, description="GPTConfig fields, e.g. positions: rotary")
+
+
+class DataSection(_Section):
+    path: str = Field(description="folder written by 'oelm data prepare'")
+    fingerprint: str | None = Field(None, description="identity of the data and its tokenizer; checked when given")
+
+
+class TrainingSection(_Section):
+    """The published settings are the defaults, except that every arm has the same learning rate."""
+
+    max_steps: int = Field(100_000, ge=1)
+    batch_size: int = Field(8, ge=1, description="sequences per micro-batch")
+    accumulation: int = Field(1, ge=1, description="micro-batches per optimizer step")
+    sequence_length: int | None = Field(None, ge=1, description="tokens per sequence; default: the model's max_seq_len")
+    max_lr: float = Field(3e-4, gt=0)
+    min_lr: float | None = Field(None, ge=0, description="learning rate at the end; default: a tenth of max_lr")
+    warmup_steps: int | None = Field(None, ge=0, description="default: 2,000, or a tenth of a shorter run")
+    weight_decay: float = Field(0.1, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    grad_clip: float = Field(1.0, ge=0, description="0 switches clipping off")
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    eval_every: int | None = Field(None, ge=1, description="default: 1,000, or a tenth of a shorter run")
+    eval_budget: float = Field(
+        0.03, gt=0, le=1, description="share of the training computation that validation on the way may use"
+    )
+    eval_tokens: int | Literal["all"] | None = Field(
+        None, description="validation tokens on the way; default: as many as the budget allows"
+    )
+    checkpoint_every: int | None = Field(None, ge=1, description="default: at every validation")
+    log_every: int = Field(10, ge=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainingSection":
+        if self.min_lr is None:
+            self.min_lr = self.max_lr / 10
+        if self.min_lr > self.max_lr:
+            raise ValueError(f"min_lr {self.min_lr} is above max_lr {self.max_lr}")
+        if self.warmup_steps is None:
+            self.warmup_steps = min(2_000, self.max_steps // 10)
+        if self.eval_every is None:
+            self.eval_every = min(1_000, max(1, self.max_steps // 10))
+        if self.warmup_steps > self.max_steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} exceeds max_steps {self.max_steps}")
+        if self.checkpoint_every is None:
+            self.checkpoint_every = self.eval_every
+        return self
+
+
+class RuntimeSection(_Section):
+    """Where and how a run is executed; not part of what it computes."""
+
+    device: str = "auto"
+    threads: int | None = Field(None, ge=1, description="CPU threads; default: torch's own choice")
+    compile: bool = False
+    trackers: list[Literal["tensorboard", "wandb"]] = Field(default_factory=list)
+
+
+class RunConfig(_Section):
+    method: str | dict[str, Any] = "baseline"
+    seed: int = Field(0, ge=0)
+    model: ModelSection = Field(default_factory=ModelSection)
+    data: DataSection
+    training: TrainingSection = Field(default_factory=TrainingSection)
+    runtime: RuntimeSection = Field(default_factory=RuntimeSection)
+
+    @model_validator(mode="after")
+    def _known_method(self) -> "RunConfig":
+        chosen = method(self.method)
+        self.method = chosen.name if isinstance(self.method, str) else chosen.to_dict()
+        return self
+
+    @property
+    def method_name(self) -> str:
+        return method(self.method).name
+
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> "RunConfig":
+        """Validate; every problem becomes one line that names the key, the value and what is allowed."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise OelmError(_one_line(error)) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> "RunConfig":
+        try:
+            values = yaml.safe_load(Path(path).read_text())
+        except FileNotFoundError:
+            raise OelmError(f"config {path} does not exist") from None
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise OelmError(f"config {path} cannot be read: {' '.join(str(error).split())}") from None
+        if not isinstance(values, dict):
+            raise OelmError(f"config {path} holds {type(values).__name__}, not a mapping of settings")
+        return cls.parse(values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+
+def with_settings(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """Apply `key.path=value` assignments (values are YAML) to a nested mapping, returning a new one.
+
+    >>> with_settings({"training": {"max_lr": 1}}, ["training.max_lr=3e-4", "seed=2"])
+    {'training': {'max_lr': 0.0003}, 'seed': 2}
+    """
+    result: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in values.items()}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise OelmError(f"setting {assignment!r} is not of the form key=value, e.g. training.max_lr=3e-4")
+        place = result
+        *parents, last = key.split(".")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise OelmError(f"setting {assignment!r}: {parent!r} is a value, not a section")
+        place[last] = _number(yaml.safe_load(text))
+    return result
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 3e-4 (no dot) as text; people mean the number."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _one_line(error: ValidationError) -> str:
+    problems = []
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"]) or "config"
+        if item["type"] == "extra_forbidden":
+            problems.append(f"config key {key!r} is unknown; known here: {', '.join(_known_keys(item['loc']))}")
+        elif item["type"] == "missing":
+            problems.append(f"config key {key!r} is missing")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            problems.append(f"config key {key!r} is {item['input']!r}: {message}" if item["loc"] else message)
+    return "; ".join(problems)
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    section: Any = RunConfig
+    for part in location[:-1]:
+        section = section.model_fields[part].annotation
+    return list(section.model_fields)

@@ -1,0 +1,82 @@
+"""Step times that mean something: device synchronised at both ends, warm-up dropped, split by phase."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PHASES = ("data", "forward", "backward", "optimizer")
+PUBLISHED_WARMUP = 100
+
+
+class StepTimer:
+    """Times the phases of each optimizer step.
+
+    with timer.step():
+        with timer.phase("forward"): ...
+    """
+
+    def __init__(self, device: torch.device, warmup_steps: int = PUBLISHED_WARMUP) -> None:
+        self.device = device
+        self.warmup_steps = warmup_steps
+        self.rows: list[list[float]] = []  # seconds of the measured steps: the whole step, then each phase
+        self.last = 0.0
+        self._unmeasured = warmup_steps
+        self._phases = dict.fromkeys(PHASES, 0.0)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        self._phases = dict.fromkeys(PHASES, 0.0)
+        start = self._now()
+        yield
+        self.last = self._now() - start
+        if self._unmeasured > 0:
+            self._unmeasured -= 1
+        else:
+            self.rows.append([self.last, *(self._phases[name] for name in PHASES)])
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = self._now()
+        yield
+        self._phases[name] += self._now() - start
+
+    def skip(self, steps: int) -> None:
+        """Leave out the next steps: after a resume or a recompilation they are not typical."""
+        self._unmeasured = max(self._unmeasured, steps)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def tensor(self) -> Tensor:
+        return torch.tensor(self.rows, dtype=torch.float64).reshape(-1, 1 + len(PHASES))
+
+    def load(self, rows: Tensor) -> None:
+        self.rows = rows.tolist()
+
+    def statistics(self) -> dict[str, Any]:
+        """The published field names, and how a step's time is shared among its phases."""
+        if not self.rows:
+            return {"num_steps_measured": 0, "warmup_steps_excluded": self.warmup_steps}
+        table = np.array(self.rows)
+        steps = table[:, 0]
+        shares = {f"{name}_share": table[:, i + 1].sum() / steps.sum() for i, name in enumerate(PHASES)}
+        seconds = {
+            "mean_step_time": steps.mean(),
+            "median_step_time": np.median(steps),
+            "std_step_time": steps.std(),
+            "min_step_time": steps.min(),
+            "max_step_time": steps.max(),
+            "p95_step_time": np.percentile(steps, 95),
+            "p99_step_time": np.percentile(steps, 99),
+            **shares,
+            "other_share": 1 - sum(shares.values()),
+        }
+        counts = {"num_steps_measured": len(steps), "warmup_steps_excluded": self.warmup_steps}
+        return {name: float(value) for name, value in seconds.items()} | counts

@@ -1,0 +1,69 @@
+"""Optional trackers. The run folder is the record: a tracker may fail, the run may not."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+log = logging.getLogger("oelm")
+
+
+class Tracker(Protocol):
+    def log(self, step: int, values: dict[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class _Wandb:
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        import wandb
+
+        self.run = wandb.init(project="oelm", name=folder.name, dir=str(folder), config=config, resume="allow")
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+TRACKERS = {"tensorboard": _TensorBoard, "wandb": _Wandb}
+
+
+class Trackers:
+    """All wanted trackers as one that never raises: whichever fails is reported once and left out from then on."""
+
+    def __init__(self, names: Sequence[str], folder: Path, config: dict[str, Any]) -> None:
+        self._active: dict[str, Tracker] = {}
+        for name in names:
+            try:
+                self._active[name] = TRACKERS[name](folder, config)
+            except Exception as error:
+                log.warning("tracker %s is off: %s (the run goes on; metrics.jsonl has everything)", name, error)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self._each(lambda tracker: tracker.log(step, values))
+
+    def close(self) -> None:
+        self._each(lambda tracker: tracker.close())
+
+    def _each(self, action: Any) -> None:
+        for name, tracker in list(self._active.items()):
+            try:
+                action(tracker)
+            except Exception as error:
+                log.warning("tracker %s failed and is off from now on: %s", name, error)
+                del self._active[name]

@@ -1,0 +1,351 @@
+"""One training loop for all objectives: set up, fit, finish. The trainer knows neither methods nor architectures.
+
+    result = train(RunConfig.load("config.yaml"), "runs/mine")
+
+A run folder with a checkpoint is continued, bit for bit as if it had never stopped; one with a result is left as it is.
+"""
+
+import logging
+import math
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from oelm.errors import OelmError
+from oelm.files import write_json
+from oelm.freezing import FreezeReport, audit, freeze, hold
+from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder
+from oelm.training import checkpoints, setup
+from oelm.training.checkpoints import Checkpoint
+from oelm.training.config import RunConfig
+from oelm.training.environment import environment
+from oelm.training.interruption import Interrupted, StopRequest
+from oelm.training.optimizer import (
+    build_optimizer,
+    learning_rate,
+    load_optimizer_tensors,
+    optimizer_tensors,
+    set_learning_rate,
+)
+from oelm.training.timing import PUBLISHED_WARMUP, StepTimer
+from oelm.training.tracking import Trackers
+
+log = logging.getLogger("oelm")
+Progress = Callable[[dict[str, Any]], None]
+
+
+class Diverged(OelmError):
+    """The loss is no longer a number; the last good checkpoint is kept."""
+
+    exit_code = 1
+
+
+def train(config: RunConfig, out: str | Path, progress: Progress | None = None) -> dict[str, Any]:
+    """Run, or go on with, the training that `config` describes in the folder `out`; return its result."""
+    folder = RunFolder(out)
+    parts = setup.prepare(config, folder)  # everything that can be refused is refused here
+    folder.create(parts.config.to_dict())
+    with folder.lock(), _log_to(folder.log_file):
+        finished = folder.result()
+        if finished is not None:
+            return finished
+        return Trainer(parts, folder, progress).run()
+
+
+class Trainer:
+    def __init__(self, parts: setup.Parts, folder: RunFolder, progress: Progress | None = None) -> None:
+        self.config, self.settings = parts.config, parts.config.training
+        self.folder, self.objective, self.device, self.data = folder, parts.objective, parts.device, parts.data
+        self.progress = progress or (lambda facts: None)
+        self.step = 0
+        self.seconds = 0.0  # spent in steps
+        self.wall_seconds = 0.0  # spent altogether by earlier processes of this run
+        self._started = time.perf_counter()
+        self.validation_seconds: list[float] = []
+        self.best = {"loss": math.inf, "step": 0}
+        self.last_validation: dict[str, float] = {}
+        warmup = min(PUBLISHED_WARMUP, self.settings.max_steps // 10)
+        self.timer = StepTimer(self.device, warmup)
+        self._saved_step = -1
+        self._heartbeat = 0.0
+
+        torch.manual_seed(self.config.seed)
+        self.model: nn.Module = parts.build_model().to(self.device)
+        checkpoint = checkpoints.newest_valid(folder.checkpoints, log.warning)
+        if checkpoint is None:
+            self.freeze_report = freeze(self.model, self.config.method, seed=self.config.seed)
+            folder.truncate_records(-1)
+        else:
+            self.freeze_report = FreezeReport.from_dict(checkpoint.freeze)
+            self._load_weights(checkpoint)
+            hold(self.model, self.freeze_report)
+        write_json(folder.freeze_file, self.freeze_report.to_dict())
+        write_json(folder.environment_file, environment(str(self.device)))
+        self.optimizer = build_optimizer(self.model, self.settings)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
+        if checkpoint is not None:
+            self._load_progress(checkpoint)
+        self.compiled = torch.compile(self.model) if self.config.runtime.compile else self.model
+        self.trackers = Trackers(self.config.runtime.trackers, folder.path, self.config.to_dict())
+
+    def run(self) -> dict[str, Any]:
+        started_at = self.step
+        log.info("%s: %s from step %d", self.folder.name, self.config.method_name, self.step)
+        try:
+            with StopRequest() as stop:
+                self._fit(stop)
+                result = self._finish()
+        except Interrupted as interruption:
+            self._say(INTERRUPTED)
+            log.info("%s", interruption)
+            raise
+        except BaseException as error:
+            self._say(FAILED, error=f"{type(error).__name__}: {error}")
+            log.error("failed at step %d (started at %d): %s", self.step, started_at, error)
+            raise
+        finally:
+            self.trackers.close()
+        self._say(FINISHED)
+        return result
+
+    # The loop
+
+    def _fit(self, stop: StopRequest) -> None:
+        settings = self.settings
+        eval_every = settings.eval_every or settings.max_steps
+        checkpoint_every = settings.checkpoint_every or eval_every
+        self._say(RUNNING)
+        while self.step < settings.max_steps:
+            self.step += 1
+            loss, norm, rate = self._one_step()
+            self.seconds += self.timer.last
+            last = self.step == settings.max_steps
+            if self.step % settings.log_every == 0 or self.step == 1 or last:
+                self._log_step(loss, norm, rate)
+            improved = (self.step % eval_every == 0 or last) and self._validate_on_the_way()
+            if improved or self.step % checkpoint_every == 0 or last:
+                self._save(best=improved)
+            if stop.signal_number is not None:
+                self._save()
+                raise Interrupted(stop.signal_number, self.step)
+
+    def _one_step(self) -> tuple[float, float, float]:
+        settings, timer = self.settings, self.timer
+        rate = learning_rate(self.step, settings)
+        set_learning_rate(self.optimizer, rate)
+        self.compiled.train()
+        total = torch.zeros((), device=self.device)
+        with timer.step():
+            for micro in range(settings.accumulation):
+                with timer.phase("data"):
+                    batch = self.objective.batch((self.step - 1) * settings.accumulation + micro)
+                with timer.phase("forward"), self._autocast():
+                    loss = self.objective.loss(self.compiled, batch) / settings.accumulation
+                with timer.phase("backward"):
+                    self.scaler.scale(loss).backward()
+                total += loss.detach()
+            with timer.phase("optimizer"):
+                norm = self._apply_gradients()
+            mean_loss = total.item()
+        if not math.isfinite(mean_loss):
+            kept = checkpoints.newest_valid(self.folder.checkpoints)
+            where = f"the checkpoint of step {kept.step} is kept" if kept else "there was no checkpoint yet"
+            raise Diverged(f"the loss became {mean_loss} at step {self.step}; {where}. Lower max_lr or warm up longer")
+        return mean_loss, norm, rate
+
+    def _apply_gradients(self) -> float:
+        self.scaler.unscale_(self.optimizer)
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        limit = self.settings.grad_clip or math.inf
+        norm = nn.utils.clip_grad_norm_(trained, limit)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm.item()
+
+    def _autocast(self) -> torch.autocast:
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.settings.precision, torch.bfloat16)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=self.settings.precision != "fp32")
+
+    @torch.no_grad()
+    def _validate(self, whole: bool) -> dict[str, float]:
+        start = time.perf_counter()
+        self.compiled.eval()
+        with self._autocast():
+            values = self.objective.validate(self.compiled, whole=whole)
+        self.validation_seconds.append(time.perf_counter() - start)
+        return values
+
+    def _validate_on_the_way(self) -> bool:
+        """Validate, record, and say whether this is the best so far."""
+        values = self._validate(whole=False)
+        self.last_validation = values
+        self.folder.append_metrics({"kind": "validation", "step": self.step, **values})
+        self.trackers.log(self.step, {f"validation/{name}": value for name, value in values.items()})
+        log.info("step %d: validation loss %.4f, perplexity %.3f", self.step, values["loss"], values["perplexity"])
+        improved = values["loss"] < self.best["loss"]
+        if improved:
+            self.best = {"loss": values["loss"], "step": self.step}
+        self._say(RUNNING)
+        return improved
+
+    def _log_step(self, loss: float, norm: float, rate: float) -> None:
+        tokens = self.step * self.settings.accumulation * self.objective.tokens_per_batch
+        row = {"kind": "train", "step": self.step, "loss": loss, "lr": rate, "grad_norm": norm, "tokens": tokens}
+        self.folder.append_metrics(row)
+        self.folder.append_clock({"step": self.step, "seconds": self.seconds, "step_seconds": self.timer.last})
+        self.trackers.log(self.step, {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm})
+        if time.monotonic() - self._heartbeat > 1 or self.step == 1:
+            self._say(RUNNING, loss=loss)
+            log.info("step %d: loss %.4f, lr %.2e, %.0f tokens/s", self.step, loss, rate, self._tokens_per_second())
+
+    def _tokens_per_second(self) -> float:
+        return self.settings.accumulation * self.objective.tokens_per_batch / max(self.timer.last, 1e-9)
+
+    def _say(self, state: str, **facts: Any) -> None:
+        """Status file and progress display get the same facts."""
+        remaining = (self.settings.max_steps - self.step) * self.timer.last if self.timer.last else None
+        everything = {
+            "step": self.step,
+            "max_steps": self.settings.max_steps,
+            "tokens_per_second": self._tokens_per_second() if self.timer.last else None,
+            "eta_seconds": remaining,
+            "perplexity": self.last_validation.get("perplexity"),
+            "device": str(self.device),
+            **facts,
+        }
+        self.folder.set_status(state, **everything)
+        self.progress({"state": state, **everything})
+        self._heartbeat = time.monotonic()
+
+    # Checkpoints
+
+    def _save(self, best: bool = False) -> None:
+        """Nothing is saved that fails the audit: a checkpoint is a promise."""
+        if self._saved_step == self.step and not best:
+            return
+        audit(self.model, self.freeze_report)
+        generators = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            generators["cuda"] = torch.cuda.get_rng_state(self.device)
+        checkpoints.save(
+            self.folder.checkpoints,
+            save_model=self.model.save_pretrained,  # type: ignore[arg-type]
+            tensors={
+                "optimizer": optimizer_tensors(self.optimizer),
+                "random": generators,
+                "timing": {"steps": self.timer.tensor()},
+            },
+            freeze=self.freeze_report.to_dict(),
+            state={
+                "step": self.step,
+                "best": self.best if self.best["step"] else None,
+                "seconds": self.seconds,
+                "wall_seconds": self._wall(),
+                "validation_seconds": self.validation_seconds,
+                "last_validation": self.last_validation,
+                "scaler": self.scaler.state_dict(),
+                "data_fingerprint": self.data.fingerprint,
+                "tokenizer_hash": self.data.tokenizer_hash,
+                "config": self.config.to_dict(),
+            },
+            tokenizer=self.data.tokenizer_path,
+            best=best,
+        )
+        self._saved_step = self.step
+
+    def _load_weights(self, checkpoint: Checkpoint) -> None:
+        self.model.load_state_dict(checkpoint.tensors("model"))
+
+    def _load_progress(self, checkpoint: Checkpoint) -> None:
+        state = checkpoint.state
+        self.step = self._saved_step = checkpoint.step
+        self.seconds, self.wall_seconds = state["seconds"], state["wall_seconds"]
+        self.validation_seconds = state["validation_seconds"]
+        self.best = state["best"] or self.best
+        self.last_validation = state["last_validation"]
+        self.scaler.load_state_dict(state["scaler"])
+        load_optimizer_tensors(self.optimizer, checkpoint.tensors("optimizer"))
+        self.timer.load(checkpoint.tensors("timing")["steps"])
+        self.timer.skip(self.timer.warmup_steps)
+        generators = checkpoint.tensors("random")
+        torch.set_rng_state(generators["cpu"])
+        if "cuda" in generators and self.device.type == "cuda":
+            torch.cuda.set_rng_state(generators["cuda"], self.device)
+        self.folder.truncate_records(self.step)
+
+    # The end
+
+    def _finish(self) -> dict[str, Any]:
+        final = self._validate(whole=True)
+        audit(self.model, self.freeze_report)
+        report = self.freeze_report
+        dataset = self.data.manifest.get("name", self.data.path.name)
+        timing = {
+            "model_type": self.config.method_name,
+            "init_method": report.method.query.init,
+            "dataset": dataset,
+            "total_wall_time": self._wall(),
+            **self.timer.statistics(),
+            "validation_time_total": sum(self.validation_seconds),
+            "validation_time_mean": sum(self.validation_seconds) / len(self.validation_seconds),
+            "validation_count": len(self.validation_seconds),
+            "final_perplexity": final["perplexity"],
+            "best_val_loss": self.best["loss"],
+        }
+        write_json(self.folder.timing_file, timing)
+        result = {
+            "method": self.config.method_name,
+            "seed": self.config.seed,
+            "dataset": dataset,
+            "data_fingerprint": self.data.fingerprint,
+            "steps": self.step,
+            "tokens": self.step * self.settings.accumulation * self.objective.tokens_per_batch,
+            "final": final,
+            "best": self.best,
+            "true_entropy": self.data.true_entropy_nats_per_token,
+            "total_parameters": report.total_parameters,
+            "frozen_parameters": report.frozen_parameters,
+            "trainable_parameters": report.trainable_parameters,
+            "frozen_verified": True,  # audit() above raises otherwise
+            "worst_orthonormality_error": report.worst_orthonormality_error,
+            "wall_seconds": timing["total_wall_time"],
+            "training_seconds": self.seconds,
+            "validation_seconds": sum(self.validation_seconds),
+            "median_step_time": timing.get("median_step_time"),
+            "peak_memory_bytes": self._peak_memory(),
+        }
+        write_json(self.folder.result_file, result)
+        log.info("finished: perplexity %.4f over the whole validation set", final["perplexity"])
+        return result
+
+    def _wall(self) -> float:
+        return self.wall_seconds + time.perf_counter() - self._started
+
+    def _peak_memory(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@contextmanager
+def _log_to(file: Path) -> Iterator[None]:
+    handler = logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    previous, propagate = log.level, log.propagate
+    log.setLevel(logging.INFO)
+    log.propagate = False  # the terminal shows progress; the file keeps what was said
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(previous)
+        log.propagate = propagate
+        handler.close()
