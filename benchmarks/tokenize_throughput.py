@@ -64,15 +64,13 @@ def main() -> None:
         bare(), ours()  # warm-up, not counted
         pairs = [_pair(bare, ours, swap=bool(number % 2)) for number in range(max(3, options.repeats))]
 
-    print(
-        f"{options.source}: {len(everything):,} documents, {megabytes:.1f} MB, {options.tokenizer}, {options.workers} cores"
-    )
+    print(f"{options.source}: {len(everything):,} documents, {megabytes:.1f} MB")
+    print(f"tokenizer {options.tokenizer}, {options.workers} cores, {len(pairs)} pairs: median (lowest to highest)")
     for name, clocks in zip(("bare encode_batch_fast", "oelm data prepare"), zip(*pairs, strict=True), strict=True):
         print(f"  {name:<24}{_spread([megabytes / clock.wall for clock in clocks])} MB/s")
     print(f"  {'ratio of throughput':<24}{_spread([bare.wall / ours.wall for bare, ours in pairs])}, target 0.90")
-    print(
-        f"  {'same per CPU second':<24}{_spread([bare.cpu / ours.cpu for bare, ours in pairs])}, on a busy machine the steadier one"
-    )
+    # On a busy machine the steadier number: what each needs of a core, whoever else wants it.
+    print(f"  {'ratio per CPU second':<24}{_spread([bare.cpu / ours.cpu for bare, ours in pairs])}")
 
 
 class Clock:

@@ -6,13 +6,17 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from oelm.errors import OelmError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MENDABLE = {
     errno.ENOSPC: "the disk is full; free some space and run the same command again",
@@ -49,6 +53,21 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
+    """A safetensors file. Its library has an error of its own for a full disk; here it is an OSError like any other."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+    os.chmod(path, 0o644)
 
 
 @contextlib.contextmanager

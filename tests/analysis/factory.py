@@ -138,7 +138,7 @@ def make_suite(root: Path, methods: tuple[str, ...] = tuple(FINAL), seeds: tuple
     write_step_times(root)
     write_json(
         root / "samples.json",
-        {m: {"prompt": "One day", "text": f"a little <fox> & {m} went out."} for m in methods},
+        {m: {"prompt": "One day", "text": f" a little <fox> & {m} went out."} for m in methods},
     )
     return root
 

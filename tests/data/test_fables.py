@@ -68,7 +68,7 @@ def only(wanted: Mapping[str, int]) -> dict[str, Sequence[str]]:
 
 
 SMALL_GRAMMARS: dict[str, tuple[tuple[Beat, ...], dict[str, Sequence[str]]]] = {
-    "frame": ((FABLE[0], FABLE[1], FABLE[3]), only({"animal": 3, "virtue": 3, "place": 2, "trait": 2})),
+    "frame": ((FABLE[0], FABLE[1], FABLE[3]), only({"animal": 3, "charm": 4, "place": 2, "trait": 2})),
     "hiding": (TALES.branches[0], only({"name": 3, "thing": 3, "colour": 3, "place": 3})),
     "errand": (TALES.branches[1], only({"food": 4, "place": 2, "animal": 2, "feeling": 2, "name": 2})),
     "promise": (TALES.branches[2], only({"name": 3, "thing": 3, "colour": 3, "feeling": 3})),
@@ -103,7 +103,7 @@ def test_a_story_is_the_same_every_time_and_the_seeds_differ():
 def test_the_first_story_is_known_by_heart():
     story = next(stories("train", seed=0))
     assert story.text.startswith("Once there was a young sheep who lived by the tower.")
-    assert story.nats == pytest.approx(78.980076524, abs=1e-8)
+    assert story.nats == pytest.approx(78.800519309, abs=1e-8)
 
 
 def test_train_and_validation_share_no_story():
@@ -210,13 +210,13 @@ def test_much_of_a_story_is_recalled_from_far_back():
 
 
 def test_a_recall_costs_nothing_though_others_of_its_kind_came_between():
-    """From the moment the closing is chosen, the saying of the first lines comes back free, 90 words and more later."""
+    """Once the closing is chosen, the song of the first lines comes back free, 90 words and more later."""
     for seed in range(100):
         text = told(seed).text
-        saying = text[text.index('"Be ') : text.index('"\n')]
+        song = text[text.index('"Oh ') : text.index('"\n')]
         body, last = text.rsplit("\n", 1)
-        assert last.count(saying) == 1
-        assert len(body[body.index(saying) :].split()) > 90
+        assert last.count(song) == 1
+        assert len(body[body.index(song) :].split()) > 90
         choices, _ = decode(text)
         assert choices[-1][1] == 3  # the last choice of all is which closing it will be
 

@@ -4,28 +4,29 @@ Text stays text in SVG, so that a browser renders Chinese even where matplotlib 
 font on this machine; without one they are drawn in English.
 """
 
+import html
 import io
-import logging
 import math
 import re
-import textwrap
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib import font_manager
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from oelm.analysis.results import Arm, Loaded, Run, Study
-from oelm.analysis.statistics import GOAL_PERCENT
-from oelm.analysis.tables import Record, gap_of, summary_table
+from oelm.analysis.statistics import GOAL_PERCENT, MET, MISSED, UNDECIDED, Interval
+from oelm.analysis.tables import Record, gap_of, gap_text, step_time_text, summary_table
 from oelm.analysis.texts import Texts, texts
 from oelm.methods import METHODS
 
@@ -33,15 +34,15 @@ INK, FAINT, GRID, PAPER = "#1f2328", "#6a737d", "#e3e6ea", "#ffffff"
 """Stand-ins that an HTML page replaces by its own colours, so that figures follow light and dark mode."""
 PALETTE = (INK, "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7570b3", "#44aa99", "#999933")
 LINES: tuple[Any, ...] = ("-", (0, (7, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (2, 1)), (0, (7, 1.5, 1, 1.5, 1, 1.5)))
-MARKERS = "osD^vPhp<>"
+MARKERS = "osD^vhp<>8"
 CJK_FONTS = (
     "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "PingFang SC", "Hiragino Sans GB",
     "Microsoft YaHei", "SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Heiti SC", "Arial Unicode MS",
 )  # fmt: skip
 FONT_STACK = ", ".join(f"'{font}'" for font in ("DejaVu Sans", "Segoe UI", "Helvetica Neue", "Arial", *CJK_FONTS))
-EARLY = 0.12
+EARLY = 0.15
 """Share of the steps whose huge values may leave the frame, so that they do not squash the rest."""
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.titlesize": 11,
@@ -68,6 +69,7 @@ STYLE = {
     "lines.markersize": 5,
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
+    "text.parse_math": False,
     "savefig.dpi": 200,
 }
 
@@ -78,17 +80,20 @@ class Picture:
     title: str
     caption: str
     figure: Figure
+    texts: Texts
 
     def svg(self, inline: bool = False) -> str:
         """As a file of its own, or to stand inside an HTML page whose colours it takes."""
         out = io.StringIO()
-        with _style(self.name):
+        with page_style(self.name):
             nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
             self.figure.savefig(out, format="svg", metadata=nothing, transparent=inline)
         text = out.getvalue().replace("'DejaVu Sans'", FONT_STACK)
         if not inline:
             return text
         text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text[text.index("<svg") :])
+        text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures in one page would repeat them
+        text = text.replace("<svg", f'<svg role="img" aria-label="{html.escape(self.title)}"', 1)
         for colour, variable in ((INK, "ink"), (FAINT, "faint"), (GRID, "grid"), (PAPER, "paper")):
             text = text.replace(colour, f"var(--{variable})")
         return text
@@ -98,8 +103,16 @@ class Picture:
         if path.suffix == ".svg":
             path.write_text(self.svg(), encoding="utf-8")
         else:
-            with _style(self.name):
+            with page_style(self.name):
                 self.figure.savefig(path)
+
+    def add_caption(self) -> None:
+        """For a page where nothing else could say what is drawn."""
+        lines = self.texts.wrap(self.caption, 105)
+        self.figure.set_layout_engine("constrained")
+        width, height = self.figure.get_size_inches()
+        self.figure.set_size_inches(width, height + 0.16 * (len(lines) + 1))
+        self.figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=7.5)
 
 
 def pictures(loaded: Loaded, lang: str = "en") -> list[Picture]:
@@ -111,13 +124,15 @@ def pictures(loaded: Loaded, lang: str = "en") -> list[Picture]:
         suffix = f"-{number}" if len(loaded.studies) > 1 else ""
         own = [records[id(arm)] for arm in study.arms]
         for name, draw in _FIGURES.items():
-            with _style(name):
-                picture = draw(study, own, t)
-            if picture is not None:
-                runs = t(
-                    "figure_runs", where=f"{study.dataset}, {study.model}", runs=t.listing([r.name for r in study.runs])
-                )
-                drawn.append(Picture(name + suffix, picture[0], f"{picture[1]} {runs}", picture[2]))
+            with page_style(name):
+                drawing = draw(study, own, t)
+                if drawing is None:
+                    continue
+                title, caption, figure = drawing
+                _lay_out(figure)
+            where, runs = f"{study.dataset}, {study.model}", t.listing([run.name for run in study.runs])
+            caption.append(t("figure_runs", where=where, runs=runs))
+            drawn.append(Picture(name + suffix, title, t.join(caption), figure, t))
     return drawn
 
 
@@ -126,6 +141,7 @@ def print_language(lang: str) -> str:
     return lang if lang == "en" or cjk_font() else "en"
 
 
+@cache
 def cjk_font() -> str | None:
     known = set(font_manager.get_font_names())
     return next((font for font in CJK_FONTS if font in known), None)
@@ -133,7 +149,7 @@ def cjk_font() -> str | None:
 
 # The figures. Each gives its title, its caption and itself, or nothing if there is nothing to draw.
 
-Drawing = tuple[str, str, Figure] | None
+Drawing = tuple[str, list[str], Figure] | None
 
 
 def _curves(study: Study, records: list[Record], t: Texts) -> Drawing:
@@ -159,10 +175,10 @@ def _curves(study: Study, records: list[Record], t: Texts) -> Drawing:
     bottom.set_xlabel(t("axis_steps"))
     bottom.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     bottom.set_xlim(0, 1.01 * max(line.x[-1] for _, line in lines))
-    per_step = {round(run.result["tokens"] / run.result["steps"]) for run in study.runs if _has_tokens(run)}
-    if len(per_step) == 1:
-        _token_axis(top, per_step.pop(), t)
-    return title, t("caption_curves") + _share_note(study, t), figure
+    _token_axis(top, study, t)
+    above = any(line.mean.max() > top.get_ylim()[1] for _, line in lines)
+    parts = {"caption_curves": True, "caption_lower": bool(gaps), "caption_above": above}
+    return title, [*(t(key) for key, needed in parts.items() if needed), *_share_note(study, t)], figure
 
 
 def _time(study: Study, records: list[Record], t: Texts) -> Drawing:
@@ -183,7 +199,7 @@ def _time(study: Study, records: list[Record], t: Texts) -> Drawing:
     _label_ends(axes, lines, lambda arm, value: arm.label)
     axes.set_xlabel(t(f"axis_{unit}"))
     _set_title(figure, title, t)
-    return title, t("caption_time"), figure
+    return title, [t("caption_time")], figure
 
 
 def _gaps(study: Study, records: list[Record], t: Texts) -> Drawing:
@@ -191,50 +207,43 @@ def _gaps(study: Study, records: list[Record], t: Texts) -> Drawing:
     if not rows:
         return None
     points = study.metric.gap_in_points
-    goal = _goal_value(study)
-    inner = [0.0, goal, *(v for _, _, gap in rows for v in gap.by_seed.values())]
-    limits = _limits(inner, [v for _, _, gap in rows if gap.t for v in (gap.t.low, gap.t.high)])
     entries = [
-        Entry(arm, gap.value, gap.t and (gap.t.low, gap.t.high), gap.bootstrap and (gap.bootstrap.low, gap.bootstrap.high),
-              list(gap.by_seed.values()), f"{_signed(r, t)}  {t.word('goal', r['goal'])}")
+        Entry(arm, gap.value, gap.t, gap.bootstrap, list(gap.by_seed.values()), gap_text(r, t, with_goal=True))
         for arm, r, gap in rows
-    ]  # fmt: skip
-    values = [f"{gap.value:+.1f}".replace("-", "−") for _, _, gap in sorted(rows, key=lambda row: row[2].value)]
-    counts = {verdict: sum(r["goal"] == verdict for _, r, _ in rows) for verdict in ("met", "missed", "undecided")}
-    title = t("title_gaps" if len(rows) > 1 else "title_gap", low=values[0], high=values[-1], **counts,
-              unit=t("unit_points", value="").strip() if points else "%", arm=rows[0][0].label,
-              verdict=t.word("goal", rows[0][1]["goal"]))  # fmt: skip
-    figure, axes = _forest(entries, limits)
+    ]
+    values = [f"{value:+.1f}".replace("-", "−") for value in sorted(gap.value for _, _, gap in rows)]
+    counts = {verdict: sum(r["goal"] == verdict for _, r, _ in rows) for verdict in (MET, MISSED, UNDECIDED)}
+    unit, verdict = t("unit_points", value="").strip() if points else "%", t.word("goal", rows[0][1]["goal"])
+    facts = {"low": values[0], "high": values[-1], "unit": unit, "arm": rows[0][0].label, "verdict": verdict, **counts}
+    title = t("title_gaps" if len(rows) > 1 else "title_gap", **facts)
+    figure, axes = _forest(entries, [0.0, _goal_value(study)])
     axes.axvline(0, color=FAINT, linewidth=1)
     _goal_line(axes, study, t, vertical=True)
     axes.set_xlabel(t("axis_gap_points" if points else "axis_gap"))
     _set_title(figure, title, t)
-    return title, t("caption_gaps"), figure
+    return title, [t("caption_gaps")], figure
 
 
 def _step_times(study: Study, records: list[Record], t: Texts) -> Drawing:
-    rows = [(a, r) for a, r in zip(study.arms, records, strict=True) if r["step_time_ratio"] and not a.is_baseline]
-    if not rows:
-        return None
     entries = []
-    for arm, r in rows:
-        interval = (r["step_time_low"], r["step_time_high"]) if r["step_time_low"] is not None else None
-        said = f"{r['step_time_ratio']:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
-        word = t.word("speed", r["step_time_verdict"]) if r["step_time_interleaved"] else t("not_interleaved")
-        entry = Entry(arm, r["step_time_ratio"], interval, None, [], f"{said}  {word}",
-                      predicted=r["step_time_predicted"], hollow=not r["step_time_interleaved"])  # fmt: skip
-        entries.append(entry)
-    inner = [1.0, *(e.value for e in entries), *(e.predicted for e in entries if e.predicted)]
-    limits = _limits(inner, [v for e in entries if e.interval for v in e.interval])
-    ratios = sorted(e.value for e in entries)
-    key = "title_step_times" if len(rows) > 1 else "title_step_time"
-    title = t(key, low=f"{ratios[0]:.2f}", high=f"{ratios[-1]:.2f}", arm=rows[0][0].label)
-    figure, axes = _forest(entries, limits)
+    for arm, r in zip(study.arms, records, strict=True):
+        ratio, low, high = (r[f"step_time_{key}"] for key in ("ratio", "low", "high"))
+        if ratio is not None and not arm.is_baseline:
+            interval = None if low is None or high is None else Interval(low, high)
+            text = step_time_text(r, t, with_verdict=True)
+            predicted, hollow = r["step_time_predicted"], not r["step_time_interleaved"]
+            entries.append(Entry(arm, ratio, interval, None, [], text, predicted, hollow))
+    if not entries:
+        return None
+    ratios = [f"{ratio:.2f}" for ratio in sorted(entry.value for entry in entries)]
+    key = "title_step_times" if len(entries) > 1 else "title_step_time"
+    title = t(key, low=ratios[0], high=ratios[-1], arm=entries[0].arm.label)
+    figure, axes = _forest(entries, [1.0])
     axes.axvline(1, color=FAINT, linewidth=1)
     axes.set_xlabel(t("axis_step_time"))
     _set_title(figure, title, t)
-    predicted = " " + t("caption_predicted") if any(e.predicted for e in entries) else ""
-    return title, t("caption_step_times") + predicted, figure
+    crosses = [t("caption_predicted")] if any(entry.predicted for entry in entries) else []
+    return title, [t("caption_step_times"), *crosses], figure
 
 
 _FIGURES: dict[str, Callable[[Study, list[Record], Texts], Drawing]] = {
@@ -264,8 +273,8 @@ class Entry:
 
     arm: Arm
     value: float
-    interval: tuple[float, float] | None
-    inner: tuple[float, float] | None
+    interval: Interval | None
+    inner: Interval | None
     dots: list[float]
     text: str
     predicted: float | None = None
@@ -298,9 +307,14 @@ def _shared_steps(runs: Sequence[Run], key: str) -> list[int]:
 
 
 def _look(arm: Arm) -> tuple[str, Any, str]:
+    """Colour, line and marker by method; a second arm of the same method is paler and has the next line."""
     names = list(METHODS)
-    i = names.index(arm.method) if arm.method in names else len(names) + sum(arm.method.encode()) % 3
-    return PALETTE[i % len(PALETTE)], LINES[i % len(LINES)], MARKERS[i % len(MARKERS)]
+    i = names.index(arm.method) if arm.method in names else len(names) + sum(arm.method.encode()) % len(PALETTE)
+    colour = PALETTE[i % len(PALETTE)]
+    if arm.number:
+        share = 0.6 ** min(arm.number, 2)
+        colour = to_hex(tuple(share * part + (1 - share) * 0.7 for part in to_rgb(colour)))  # type: ignore[arg-type]
+    return colour, LINES[(i + arm.number) % len(LINES)], MARKERS[(i + arm.number) % len(MARKERS)]
 
 
 def _draw_lines(axes: Axes, lines: list[tuple[Arm, Line]]) -> None:
@@ -335,7 +349,13 @@ def _frame_values(axes: Axes, study: Study, lines: list[tuple[Arm, Line]], t: Te
         axes.set_ylim(low - 0.08 * pad, high + 0.06 * pad)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel(t("axis_value", metric=t(f"metric_{study.metric.name}"), unit=study.metric.suffix))
+    axes.set_ylabel(
+        t(
+            "axis_value",
+            metric=t(f"metric_{study.metric.name}"),
+            unit=f",{study.metric.suffix}" if study.metric.suffix else "",
+        )
+    )
 
 
 def _frame_gaps(axes: Axes, lines: list[tuple[Arm, Line]], study: Study) -> None:
@@ -372,6 +392,8 @@ def _apart(places: list[float], distance: float) -> list[float]:
             short = distance - (moved[i + 1] - moved[i])
             if short > 1e-9:
                 moved[i], moved[i + 1] = moved[i] - short / 2, moved[i + 1] + short / 2
+        if distance * len(moved) < 1:
+            moved = np.clip(moved, 0.0, 1.0)
     result = [0.0] * len(places)
     for i, value in zip(order, moved, strict=True):
         result[i] = float(value)
@@ -399,105 +421,112 @@ def _goal_line(axes: Axes, study: Study, t: Texts, vertical: bool = False) -> No
 def _tag(
     axes: Axes, text: str, spot: tuple[float, float], where: Any, shift: tuple[int, int], side: str = "left"
 ) -> None:
-    paper = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
+    paper = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
     axes.annotate(
-        text, spot, shift, xycoords=where, textcoords="offset points", color=FAINT, fontsize=9, ha=side, bbox=paper
+        text,
+        spot,
+        shift,
+        xycoords=where,
+        textcoords="offset points",
+        color=FAINT,
+        fontsize=9,
+        ha=side,
+        va="bottom",
+        bbox=paper,
     )
 
 
-def _limits(inner: list[float], outer: list[float]) -> tuple[float, float]:
+def _limits(entries: list[Entry], marks: list[float]) -> tuple[float, float]:
     """All estimates, and intervals as far as they do not squash them: those of two seeds can be huge."""
+    inner = [*marks, *(v for e in entries for v in (e.value, *e.dots, *([e.predicted] if e.predicted else [])))]
+    outer = [v for e in entries if e.interval for v in (e.interval.low, e.interval.high)]
     low, high = min(inner), max(inner)
     room = 0.6 * (high - low) or 0.1
     low, high = max(min([low, *outer]), low - room), min(max([high, *outer]), high + room)
     return low - 0.05 * (high - low), high + 0.05 * (high - low)
 
 
-def _forest(entries: list[Entry], limits: tuple[float, float]) -> tuple[Figure, Axes]:
+def _forest(entries: list[Entry], marks: list[float]) -> tuple[Figure, Axes]:
     """One row per arm: estimate, interval, seeds, and the numbers at the right."""
     figure = Figure(figsize=(7.4, 1.35 + 0.42 * len(entries)), layout="constrained")
     axes = figure.subplots()
-    low, high = limits
+    low, high = _limits(entries, marks)
     for y, entry in enumerate(entries):
         colour, _, marker = _look(entry.arm)
         if entry.interval:
-            a, b = max(entry.interval[0], low), min(entry.interval[1], high)
-            axes.plot([a, b], [y, y], color=colour, linewidth=1.4, solid_capstyle="butt")
-            for end, inside, arrow in ((a, entry.interval[0] >= low, "<"), (b, entry.interval[1] <= high, ">")):
-                axes.plot(
-                    end, y, marker="|" if inside else arrow, color=colour, markersize=8 if inside else 6, clip_on=False
-                )
+            _whisker(axes, y, entry.interval, (low, high), colour)
         if entry.inner:
-            axes.plot(entry.inner, [y, y], color=colour, linewidth=5, alpha=0.3, solid_capstyle="butt")
+            ends = [entry.inner.low, entry.inner.high]
+            axes.plot(ends, [y, y], color=colour, linewidth=5, alpha=0.3, solid_capstyle="butt")
         axes.plot(entry.dots, [y - 0.24] * len(entry.dots), "o", color=colour, markersize=2.8, alpha=0.7)
-        face = PAPER if entry.hollow else colour
-        axes.plot(
-            entry.value,
-            y,
-            marker=marker,
-            color=colour,
-            markersize=7.5,
-            markerfacecolor=face,
-            markeredgecolor=colour if entry.hollow else PAPER,
-        )
+        face, edge = (PAPER, colour) if entry.hollow else (colour, PAPER)
+        axes.plot(entry.value, y, marker, color=colour, markersize=7, markerfacecolor=face, markeredgecolor=edge)
         if entry.predicted:
-            axes.plot(entry.predicted, y, marker="x", color=INK, markersize=6, markeredgewidth=1.2, zorder=5)
-        axes.annotate(
-            entry.text, (1.02, y), xycoords=("axes fraction", "data"), va="center", fontsize=9, annotation_clip=False
-        )
+            axes.plot(entry.predicted, y, "x", color=INK, markersize=6, markeredgewidth=1.2, zorder=5)
+        axes.text(1.02, y, entry.text, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
     axes.set_yticks(range(len(entries)), [entry.arm.label for entry in entries])
     axes.set_ylim(len(entries) - 0.45, -0.6)
     axes.set_xlim(low, high)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(7))
+    axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
     return figure, axes
 
 
+def _whisker(axes: Axes, y: float, interval: Interval, limits: tuple[float, float], colour: str) -> None:
+    """An interval; where it leaves the frame, an arrow says that it goes on."""
+    ends = [max(interval.low, limits[0]), min(interval.high, limits[1])]
+    axes.plot(ends, [y, y], color=colour, linewidth=1.4, solid_capstyle="butt")
+    for end, true_end, arrow in zip(ends, (interval.low, interval.high), "<>", strict=True):
+        inside = end == true_end
+        axes.plot(end, y, "|" if inside else arrow, color=colour, markersize=8 if inside else 6, clip_on=False)
+
+
 def _set_title(figure: Figure, title: str, t: Texts) -> None:
-    lines = textwrap.wrap(title, 38 if t.lang == "zh" else 70)
-    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11, fontweight="bold")
+    figure.suptitle("\n".join(t.wrap(title, 74)), x=0.01, ha="left", fontsize=11, fontweight="bold")
 
 
-def _token_axis(axes: Axes, per_step: int, t: Texts) -> None:
-    """The same axis in tokens, along the top."""
-    unit, size = next(
-        u
-        for u in (("tokens_millions", 1e6), ("tokens_thousands", 1e3))
-        if axes.get_xlim()[1] * per_step >= u[1] or u[1] == 1e3
-    )
-    second = axes.secondary_xaxis("top", functions=(lambda x: x * per_step / size, lambda x: x * size / per_step))
-    second.set_xlabel(t(f"axis_{unit}"), fontsize=9)
+def _token_axis(axes: Axes, study: Study, t: Texts) -> None:
+    """The same axis in tokens, along the top, if a step is the same number of tokens in every run."""
+    results = [run.result for run in study.runs if run.result and run.result.get("tokens") and run.result.get("steps")]
+    sizes = {result["tokens"] / result["steps"] for result in results}
+    if len(sizes) != 1:
+        return
+    unit, size = ("millions", 1e6) if axes.get_xlim()[1] * min(sizes) >= 1e6 else ("thousands", 1e3)
+    factor = min(sizes) / size
+    second = axes.secondary_xaxis("top", functions=(lambda x: x * factor, lambda x: x / factor))
+    second.set_xlabel(t(f"axis_tokens_{unit}"), fontsize=9)
     second.tick_params(labelsize=9)
 
 
-def _has_tokens(run: Run) -> bool:
-    return bool(run.result and run.result.get("tokens") and run.result.get("steps"))
-
-
-def _signed(record: Record, t: Texts) -> str:
-    interval = "" if record["gap_low"] is None else f" [{record['gap_low']:+.1f}, {record['gap_high']:+.1f}]"
-    return (t(f"unit_{record['gap_unit']}", value=f"{record['gap']:+.1f}") + interval).replace("-", "−")
-
-
-def _share_note(study: Study, t: Texts) -> str:
+def _share_note(study: Study, t: Texts) -> list[str]:
     shares = [row["share"] for run in study.runs for row in run.validations if isinstance(row.get("share"), float)]
-    return " " + t("caption_share", share=f"{100 * min(shares):.0f}") if shares and min(shares) < 0.995 else ""
+    return [t("caption_share", share=f"{100 * min(shares):.0f}")] if shares and min(shares) < 0.995 else []
 
 
 def _curves_title(study: Study, records: list[Record], t: Texts) -> str:
     ranked = sorted(records, key=lambda r: r["score"])
-    values = {"metric": t(f"metric_{study.metric.name}"), "steps": f"{max(run.step for run in study.runs):,}"}
+    name = t(f"metric_{study.metric.name}")
+    values = {"metric": name[0].upper() + name[1:], "steps": f"{max(run.step for run in study.runs):,}"}
     first, last = (f"{study.metric.show(r['score'])} ({r['method']})" for r in (ranked[0], ranked[-1]))
     if len(ranked) == 1:
         return t("title_curve", **values, only=first)
     return t("title_curves", **values, low=first, high=last)
 
 
-def _style(salt: str) -> AbstractContextManager[None]:
-    # Missing glyphs are the browser's business in SVG; where they are not, print_language() has chosen English.
-    warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-    font = {"font.family": ["DejaVu Sans", cjk_font()]} if cjk_font() else {}
-    return matplotlib.rc_context({**STYLE, **font, "svg.hashsalt": salt})
+def _lay_out(figure: Figure) -> None:
+    """Once and for all: a layout repeated at every save would shift a little, and every file shall show the same."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    figure.set_layout_engine("none")
+
+
+@contextmanager
+def page_style(salt: str = "page") -> Iterator[None]:
+    font: dict[Any, Any] = {"font.family": ["DejaVu Sans", cjk_font()]} if cjk_font() else {}
+    with warnings.catch_warnings(), matplotlib.rc_context({**STYLE, **font, "svg.hashsalt": salt}):
+        # Missing glyphs are the browser's business in SVG; where they are not, print_language() has chosen English.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield

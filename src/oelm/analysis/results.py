@@ -8,7 +8,7 @@ finished is listed and never averaged.
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Run:
+    name: str
+    """The folder's name, with as many parents as tell it from the other runs."""
     folder: RunFolder
     config: dict[str, Any]
     state: str
@@ -57,10 +59,6 @@ class Run:
     environment: dict[str, Any]
     validations: list[dict[str, Any]]
     clock: list[dict[str, Any]]
-
-    @property
-    def name(self) -> str:
-        return self.folder.path.resolve().name
 
     @property
     def seed(self) -> int:
@@ -119,6 +117,8 @@ class Arm:
     baseline: "Arm | None" = None
     differences: list[Note] = field(default_factory=list)
     """Settings in which this arm is not like its baseline: then the gap is not the method's alone."""
+    number: int = 0
+    """Its place among the study's arms of the same method."""
 
     @property
     def method(self) -> str:
@@ -231,7 +231,7 @@ def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
                 runs.setdefault(folder.path.resolve(), _read(folder))
             except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 skipped.append(Skipped(folder.path, Note("skip_unreadable", {"error": _one_line(error)})))
-    kept, repeated = _one_per_seed(list(runs.values()))
+    kept, repeated = _one_per_seed(_named(list(runs.values())))
     step_times, samples = _read_beside(beside, skipped)
     return Loaded(kept, skipped + repeated, step_times, samples)
 
@@ -261,6 +261,7 @@ def _read(folder: RunFolder) -> Run:
     if not isinstance(config, dict):
         raise OelmError(f"{folder.config_file} holds no settings")
     run = Run(
+        name=folder.name,
         folder=folder,
         config=config,
         state=FINISHED if result is not None else {FINISHED: DEAD}.get(status["state"], status["state"]),
@@ -282,6 +283,14 @@ def _metric(run: Run) -> Metric:
         if metric.key in run.final:
             return metric
     raise OelmError(f"{run.folder.result_file} has none of {', '.join(m.name for m in METRICS)}")
+
+
+def _named(runs: list[Run]) -> list[Run]:
+    parts = [run.folder.path.resolve().parts for run in runs]
+    depth = 1
+    while len({path[-depth:] for path in parts}) < len(parts):
+        depth += 1
+    return [replace(run, name="/".join(path[-depth:])) for run, path in zip(runs, parts, strict=True)]
 
 
 def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Skipped]]:
@@ -335,19 +344,23 @@ def _study(groups: list[list[Run]]) -> Study:
     first, metric = groups[0][0], _metric(groups[0][0])
     data = first.config.get("data") or {}
     dataset = str((first.result or {}).get("dataset") or Path(str(data.get("path"))).name)
-    arms = [Arm(_label(runs, groups), runs, dataset, metric) for runs in groups]
-    compared = []
-    for arm in arms:
-        candidates = [other for other in arms if other.is_baseline]
-        nearest = min(candidates, key=lambda other: len(_differences(arm, other)), default=None)
-        if arm.is_baseline or nearest is None:
-            compared.append(arm)
-        else:
-            compared.append(Arm(arm.label, arm.runs, dataset, metric, nearest, _differences(arm, nearest)))
+    arms: list[Arm] = []
+    for runs in groups:
+        number = sum(arm.method == runs[0].method["name"] for arm in arms)
+        arms.append(Arm(_label(runs, groups), runs, dataset, metric, number=number))
+    compared = [_beside_its_baseline(arm, [other for other in arms if other.is_baseline]) for arm in arms]
     model = first.config.get("model") or {}
     size = str(model.get("size") or model.get("name") or "?") if isinstance(model, dict) else str(model)
     changes = (model.get("overrides") or {}) if isinstance(model, dict) else {}
     return Study(dataset, ", ".join([size, *(f"{k} {v}" for k, v in changes.items())]), metric, compared)
+
+
+def _beside_its_baseline(arm: Arm, baselines: list[Arm]) -> Arm:
+    """The baseline trained most alike; what still differs is remembered."""
+    if arm.is_baseline or not baselines:
+        return arm
+    nearest = min(baselines, key=lambda other: len(_differences(arm, other)))
+    return replace(arm, baseline=nearest, differences=_differences(arm, nearest))
 
 
 def _differences(arm: Arm, other: Arm) -> list[Note]:

@@ -31,7 +31,8 @@ VERIFIED, NOTHING_FROZEN, NOT_VERIFIED = "verified", "nothing frozen", "not veri
 class Column:
     key: str
     """Names its heading in `texts`."""
-    cell: Callable[[Record, Texts], str]
+    cell: Callable[..., str]
+    """Of a record and the texts."""
     right: bool = True
     heading: str | None = None
 
@@ -96,19 +97,14 @@ class Table:
 
 def summary_table(loaded: Loaded, lang: str = "en") -> Table:
     """One row per arm: what it reached, how far that is from the baseline, what it cost."""
+    t, metrics = texts(lang), {study.metric.name for study in loaded.studies}
     several = len({(study.dataset, study.model) for study in loaded.studies}) > 1
-    metrics = {study.metric.name for study in loaded.studies}
-    t = texts(lang)
-    heading = t(f"metric_{metrics.pop()}") if len(metrics) == 1 else t("column_score")
     columns = [
         _METHOD,
-        *(
-            [Column("dataset", _text("dataset"), right=False), Column("model", _text("model"), right=False)]
-            if several
-            else []
-        ),
+        *(_WHERE if several else []),
+        *([Column("metric", _named("metric", "metric"), right=False)] if len(metrics) > 1 else []),
         Column("seeds", _text("seeds")),
-        Column("score", _score, heading=heading),
+        Column("score", _score, heading=t(f"metric_{min(metrics)}") if len(metrics) == 1 else None),
         _GAP,
         _GOAL,
         Column("bits_per_byte", _number("bits_per_byte", ".4f")),
@@ -126,9 +122,9 @@ def all_tables(loaded: Loaded, lang: str = "en") -> list[Table]:
     summary = summary_table(loaded, lang)
     tables = [
         summary,
-        Table("gaps", _GAP_COLUMNS, [r for r in summary.records if r["gap"] is not None], t),
-        Table("memory", _MEMORY_COLUMNS, summary.records, t),
-        Table("time", _TIME_COLUMNS, summary.records, t),
+        Table("gaps", _GAP_COLUMNS, _only([r for r in summary.records if r["gap"] is not None], "gap", "goal"), t),
+        Table("memory", _MEMORY_COLUMNS, _only(summary.records, "parameters", "bytes"), t),
+        Table("time", _TIME_COLUMNS, _only(summary.records, "step_time", "seconds"), t),
         *(steps_table(study, lang) for study in loaded.studies),
         Table("runs", _RUN_COLUMNS, _run_records(loaded), t),
         Table(
@@ -234,6 +230,12 @@ def _summary(loaded: Loaded, arm: Arm, study: Study) -> Record:
     }
 
 
+def _only(records: list[Record], *topics: str) -> list[Record]:
+    """The fields that say which arm it is, and those whose name has one of the topics in it."""
+    always = ("dataset", "model", "method", "metric", "comparable", "is_baseline")
+    return [{k: v for k, v in r.items() if k in always or any(topic in k for topic in topics)} for r in records]
+
+
 def _run_records(loaded: Loaded) -> list[Record]:
     return [
         {
@@ -300,26 +302,30 @@ def _interval(low: float | None, high: float | None, spec: str) -> str:
     return "" if low is None or high is None else f"{FOLD}[{low:{spec}}, {high:{spec}}]".replace("-", "−")
 
 
-def _gap(record: Record, t: Texts) -> str:
+def gap_text(record: Record, t: Texts, with_goal: bool = False) -> str:
     if record["gap"] is None:
         return NONE
     value = t(f"unit_{record['gap_unit']}", value=f"{record['gap']:+.1f}").replace("-", "−")
-    return value + ("" if record["comparable"] else " *") + _interval(record["gap_low"], record["gap_high"], "+.1f")
+    text = value + ("" if record["comparable"] else " *") + _interval(record["gap_low"], record["gap_high"], "+.1f")
+    return f"{text}  {t.word('goal', record['goal'])}".replace(FOLD, " ") if with_goal else text
 
 
 def _bootstrap(record: Record, t: Texts) -> str:
     return _interval(record["gap_bootstrap_low"], record["gap_bootstrap_high"], "+.1f").strip() or NONE
 
 
-def _step_time(record: Record, t: Texts) -> str:
-    ratio = record["step_time_ratio"]
+def step_time_text(record: Record, t: Texts, with_verdict: bool = False) -> str:
+    """Only what is surprising has a word in a table; a figure has room for all."""
+    ratio, verdict = record["step_time_ratio"], record["step_time_verdict"]
     if ratio is None:
         return NONE
     if not record["step_time_interleaved"]:
-        return "1" if record["is_baseline"] else f"{ratio:.2f}{FOLD}({t('not_interleaved').replace(' ', FOLD)})"
-    interval = _interval(record["step_time_low"], record["step_time_high"], ".3f")
-    verdict = record["step_time_verdict"]
-    return f"{ratio:.3f}{interval}" + (f"{FOLD}{t.word('speed', verdict)}" if verdict == NO_DIFFERENCE else "")
+        text = "1" if record["is_baseline"] else f"{ratio:.2f}{FOLD}({t('not_interleaved').replace(' ', FOLD)})"
+    else:
+        text = f"{ratio:.3f}" + _interval(record["step_time_low"], record["step_time_high"], ".3f")
+        if verdict == NO_DIFFERENCE or (verdict and with_verdict):
+            text += f"{FOLD}{t.word('speed', verdict)}"
+    return text.replace(FOLD, " ") if with_verdict else text
 
 
 def _audit(record: Record, t: Texts) -> str:
@@ -344,9 +350,10 @@ def _deal(widths: list[int], width: int) -> list[list[int]]:
 
 
 _METHOD = Column("method", _text("method"), right=False)
-_GAP = Column("gap", _gap)
+_WHERE = [Column("dataset", _text("dataset"), right=False), Column("model", _text("model"), right=False)]
+_GAP = Column("gap", gap_text)
 _GOAL = Column("goal", _named("goal", "goal"), right=False)
-_STEP_TIME = Column("step_time", _step_time)
+_STEP_TIME = Column("step_time", step_time_text)
 _PARAMETERS = [Column(f"{k}_parameters", _number(f"{k}_parameters", ",")) for k in ("total", "frozen", "trainable")]
 _GAP_COLUMNS = [
     _METHOD,

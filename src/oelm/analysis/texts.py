@@ -4,6 +4,7 @@
 ('step 1,000', '第 1,000 步')
 """
 
+import textwrap
 from typing import Any
 
 from oelm.analysis.results import Note
@@ -40,6 +41,16 @@ class Texts:
 
     def listing(self, words: list[str]) -> str:
         return ("、" if self.lang == "zh" else ", ").join(words)
+
+    def list_sentences(self, parts: list[str]) -> str:
+        return ("；".join(parts) + "。") if self.lang == "zh" else ("; ".join(parts) + ".")
+
+    def join(self, sentences: list[str]) -> str:
+        return ("" if self.lang == "zh" else " ").join(sentences)
+
+    def wrap(self, text: str, width: int) -> list[str]:
+        """Lines of at most `width` letters; a Chinese character is as wide as two."""
+        return textwrap.wrap(text, width // 2 if self.lang == "zh" else width)
 
     def _fill(self, name: str, value: Any) -> str:
         if isinstance(value, Note):
@@ -84,6 +95,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "column_dataset": ("dataset", "数据集"),
     "column_model": ("model", "模型"),
     "column_seeds": ("seeds", "种子数"),
+    "column_metric": ("metric", "指标"),
     "column_score": ("result", "结果"),
     "column_gap": ("gap to baseline", "与基线之差"),
     "column_goal": ("goal ≤5\u00a0%", "目标 ≤5\u00a0%"),
@@ -123,10 +135,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "floor": ("the text's own entropy: {value}", "语料自身的熵下限：{value}"),
     "goal_line": ("goal: 5 %", "目标：5 %"),
     "title_curves": (
-        "Validation {metric} after {steps} steps: {low} to {high}",
+        "{metric} after {steps} steps: {low} to {high}",
         "训练 {steps} 步后的验证{metric}：{low} 至 {high}",
     ),
-    "title_curve": ("Validation {metric} after {steps} steps: {only}", "训练 {steps} 步后的验证{metric}：{only}"),
+    "title_curve": ("{metric} after {steps} steps: {only}", "训练 {steps} 步后的验证{metric}：{only}"),
     "title_time": ("Validation {metric} by training time", "验证{metric}随训练用时的变化"),
     "title_gaps": (
         "Gaps run from {low} to {high} {unit}; 5 % goal: {met} met, {missed} missed, {undecided} undecided",
@@ -138,11 +150,9 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "title_step_times": ("Step times are {low} to {high} of the baseline's", "单步耗时为基线的 {low} 至 {high} 倍"),
     "title_step_time": ("A step of {arm} takes {low} of the baseline's time", "{arm} 的单步耗时为基线的 {low} 倍"),
-    "caption_curves": (
-        "Lines are means over seeds, bands their range. The lower part shows the gap to the baseline, paired by seed. "
-        "The first steps lie above the frame.",
-        "曲线为各种子的均值，色带为其范围；下图为按种子配对后与基线之差。最初若干步的数值超出图框。",
-    ),
+    "caption_curves": ("Lines are means over seeds, bands their range.", "曲线为各种子的均值，色带为其范围。"),
+    "caption_lower": ("Below: the gap to the baseline, paired by seed.", "下图为按种子配对后与基线之差。"),
+    "caption_above": ("The first steps lie above the frame.", "最初若干步的数值超出图框上沿。"),
     "caption_share": (
         "On the way, a fixed {share} % of the validation set was used; the tables give the whole set.",
         "训练途中使用固定的 {share} % 验证集；表格中的结果使用完整验证集。",
@@ -173,7 +183,61 @@ TEXTS: dict[str, tuple[str, str]] = {
     "table_steps": ("Arms at equal steps", "相同步数下的比较"),
     "table_runs": ("Runs", "运行列表"),
     "table_skipped": ("Skipped", "已跳过"),
-    "table_curves": ("Learning curves", "学习曲线"),
+    # The report
+    "title": ("What freezing costs: {datasets}", "冻结的代价：{datasets}"),
+    "h_summary": ("In short", "摘要"),
+    "h_caveats": ("Read with care", "阅读须知"),
+    "h_methods": ("The methods", "方法说明"),
+    "h_figures": ("Figures", "图"),
+    "h_details": ("Details", "详细数据"),
+    "h_samples": ("What the models write", "模型生成的文本"),
+    "h_environment": ("Environment", "运行环境"),
+    "h_configs": ("Settings", "完整配置"),
+    "sum_study": ("Trained on {dataset} ({model}): {arms}.", "在 {dataset}（{model}）上训练的方法：{arms}。"),
+    "sum_baseline": (
+        "The {metric} of {arm} on the whole validation set is {score} (seeds: {seeds}).",
+        "{arm} 在完整验证集上的{metric}为 {score}（种子数：{seeds}）。",
+    ),
+    "sum_floor": (
+        "The text itself has a perplexity of {floor}, which no model can beat; {arm} is {percent} % above it.",
+        "语料自身的困惑度为 {floor}，任何模型都无法更低；{arm} 比它高 {percent} %。",
+    ),
+    "sum_goal": ("The goal is to be at most 5 % worse than the baseline:", "目标是最多比基线差 5 %："),
+    "sum_gap": ("{arm} is {gap} {direction}{interval}, goal {goal}", "{arm} {direction} {gap}{interval}，{goal}"),
+    "sum_interval": (" (95 % interval {low} to {high})", "（95 % 置信区间 {low} 至 {high}）"),
+    "worse": ("worse", "差"),
+    "better": ("better", "好"),
+    "sum_time": (
+        "Step time relative to the baseline, measured interleaved: {times}.",
+        "与基线交错测量的单步耗时比：{times}。",
+    ),
+    "sum_frozen": (
+        "In every run with frozen weights these were found unchanged, bit for bit, at the end.",
+        "所有含冻结权重的运行在结束时均经核验，冻结权重逐位未变。",
+    ),
+    "foot_summary": (
+        "± is the sample standard deviation over seeds. The gap is paired by seed; brackets are its 95 % interval "
+        "(paired t), and the goal is met or missed only if the whole interval says so. Step time is a multiple of "
+        "the baseline's.",
+        "± 为各种子间的样本标准差。差距按种子配对计算，方括号内为 95 % 置信区间（配对 t）；"
+        "只有整个区间都支持时才判定达标或未达标。单步耗时以基线为 1。",
+    ),
+    "foot_memory": (
+        "Checkpoint: float32 weights and two AdamW moments of what trains, 4 × (total + 2 × trainable) bytes. "
+        "Peak memory is that of the whole process.",
+        "检查点：float32 权重加可训练参数的两个 AdamW 动量，共 4 ×（总数 + 2 × 可训练数）字节。"
+        "峰值内存为整个进程的峰值。",
+    ),
+    "foot_environments": (
+        "The runs were made in {count} different environments.",
+        "这些运行来自 {count} 个不同的环境。",
+    ),
+    "seeds_of": ("seeds {seeds}", "种子 {seeds}"),
+    "made_by": ("Made by oelm {version} from run folders only.", "由 oelm {version} 仅根据运行目录生成。"),
+    "english_in_print": (
+        "No font with Chinese characters was found on this machine, so PDF and PNG are in English.",
+        "本机未找到中文字体，因此 PDF 与 PNG 使用英文。",
+    ),
     # Notes
     "skip_missing": ("it does not exist", "路径不存在"),
     "skip_no_run": ("there is no run folder in it (no config.yaml)", "其中没有运行目录（找不到 config.yaml）"),

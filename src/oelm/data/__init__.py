@@ -1,1 +1,1 @@
-"""Text becomes tokens here: corpora (where text comes from), tokenization, prepare (text to token files), tokens (reading them)."""
+"""Text becomes tokens: corpora (where text comes from), tokenization, prepare (text to token files), tokens (read)."""

@@ -8,6 +8,7 @@ True
 """
 
 import codecs
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -15,7 +16,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,7 @@ SPLITS = ("train", "validation")
 LOCAL_VALIDATION_FRACTION = 0.05
 _VALIDATION_STEMS = ("validation", "val", "valid", "dev")
 SUFFIXES = (".txt", ".jsonl", ".parquet")  # each also with .gz or .zst
+_PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 SEPARATOR = "<|endoftext|>"
 
 
@@ -190,7 +192,7 @@ class FilesSource(Source):
     field: str
     fraction: float | None
     seed: int
-    _hashes: dict[Path, str] = field(default_factory=dict, compare=False, repr=False)
+    _hashes: dict[Path, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def settings(self) -> dict[str, Any]:
         # Hashes, not paths: the same text from another place is the same data.
@@ -246,7 +248,7 @@ class HubSource(Source):
     corpus: Corpus
     revision: str | None
     seed: int
-    _commit: list[str] = field(default_factory=list, compare=False, repr=False)
+    _commit: list[str] = dataclasses.field(default_factory=list, compare=False, repr=False)
 
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {"source": self.corpus.hub, "config": self.corpus.config, "revision": self.revision}
@@ -267,7 +269,7 @@ class HubSource(Source):
         carved = self.corpus.validation_fraction
         dataset = self._load("train" if carved is not None else split)
         column = self.corpus.field
-        rows = (text for batch in dataset.iter(batch_size=1000) for text in batch[column])
+        rows: Iterator[str] = (text for batch in dataset.iter(batch_size=1000) for text in batch[column])
         if self.corpus.rows_are_lines:
             # The hub stores an empty string where the raw file has the line " \n".
             rows = articles(row or " \n" for row in rows)
@@ -325,7 +327,7 @@ def _format(path: Path) -> str:
     >>> _format(Path("train.jsonl.zst"))
     '.jsonl'
     """
-    return Path(path.stem).suffix if path.suffix in (".gz", ".zst") else path.suffix
+    return Path(path.stem).suffix if path.suffix in _PACKINGS else path.suffix
 
 
 def _split_paths(paths: list[Path], validation: str | Path | None) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
@@ -466,7 +468,7 @@ def _parquet_documents(path: Path, field: str) -> Iterator[str]:
     import pyarrow.parquet
 
     with tempfile.TemporaryFile() as unpacked:
-        if path.suffix in (".gz", ".zst"):  # parquet is read from its end, a compressed stream cannot be
+        if path.suffix in _PACKINGS:  # parquet is read from its end, a compressed stream cannot be
             with _open(path) as stream:
                 while block := stream.read(1 << 20):
                     unpacked.write(block)
@@ -491,19 +493,17 @@ def _lines(path: Path, limit: int = -1) -> Iterator[str]:
             while raw := stream.readline(limit):
                 number += 1
                 yield decoder.decode(raw)
-            yield decoder.decode(b"", final=True)
+            decoder.decode(b"", final=True)  # refuses half a character at the end
         except UnicodeDecodeError as error:
             raise OelmError(f"{path} line {number} is not UTF-8 ({error.reason}); convert the file first") from error
 
 
 def _open(path: Path) -> IO[bytes]:
-    if path.suffix not in (".gz", ".zst"):
+    if path.suffix not in _PACKINGS:
         return open(path, "rb")
     import pyarrow  # its streams, unlike zstandard's, notice a truncated file
 
-    return io.BufferedReader(
-        pyarrow.input_stream(str(path), compression=path.suffix[1:].replace("zst", "zstd")), 1 << 18
-    )
+    return io.BufferedReader(pyarrow.input_stream(str(path), compression=_PACKINGS[path.suffix]), 1 << 18)
 
 
 def _up_to(lines: Iterator[str], size: int) -> Iterator[str]:

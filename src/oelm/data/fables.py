@@ -2,9 +2,9 @@
 
     >>> story = next(stories("train", seed=0))
     >>> story.text[:52], round(story.nats, 2)
-    ('Once there was a young sheep who lived by the tower.', 78.98)
+    ('Once there was a young sheep who lived by the tower.', 78.8)
 
-Every story draws children, toys, colours, places, animals and sayings early and needs them again many sentences
+Every story draws children, toys, colours, places, animals and a song early and needs them again many sentences
 later, several of a kind at once, so nearness alone does not tell which one: it takes attention.
 
 The grammar is data, in `fable_words`; this file tells it and keeps the accounts.

@@ -173,8 +173,13 @@ class _Entry:
 
     def plus(self, other: "_Entry") -> "_Entry":
         nats = None if self.nats is None or other.nats is None else self.nats + other.nats
-        sums = (getattr(self, name) + getattr(other, name) for name in ("documents", "bytes_of_text", "tokens"))
-        return _Entry("", *sums, nats)
+        return _Entry(
+            "",
+            self.documents + other.documents,
+            self.bytes_of_text + other.bytes_of_text,
+            self.tokens + other.tokens,
+            nats,
+        )
 
 
 def _chunks(texts: Iterable[tuple[str, float | None]], identity: str) -> Iterator[tuple[list[str], _Entry]]:
@@ -249,7 +254,7 @@ class _TokenLog:
         self.taken_over = 0  # documents
         self._itemsize = np.dtype(dtype).itemsize
         self._journal_path = journal
-        self._file = open(tokens, "r+b" if tokens.exists() else "w+b")
+        self._file = open(tokens, "r+b" if tokens.exists() else "w+b")  # noqa: SIM115  closed in __exit__
         self._old = deque(self._intact_entries())
         self._kept: list[_Entry] = []
         self._journal: Any = None  # open once there is something to add
@@ -279,15 +284,15 @@ class _TokenLog:
         if self._journal is None:
             self._file.truncate(self._file.seek(sum(entry.tokens for entry in self._kept) * self._itemsize))
             _write_durably(self._journal_path, "".join(map(_line, self._kept)))
-            self._journal = open(self._journal_path, "a", encoding="utf-8")
+            self._journal = open(self._journal_path, "a", encoding="utf-8")  # noqa: SIM115
 
     def _flush(self) -> None:
         entries, self._unsafe = self._unsafe, []  # given up if the disk refuses
-        for file, text in ((self._file, ""), (self._journal, "".join(map(_line, entries)))):
-            if text:
-                file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._journal.write("".join(map(_line, entries)))
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
         self._flushed = time.monotonic()
 
     def _intact_entries(self) -> Iterator[_Entry]:
@@ -308,11 +313,12 @@ class _TokenLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        # After an error, too, what was written is kept, except where writing itself is what failed.
         try:
-            if not isinstance(kind, type) or not issubclass(kind, OSError):
-                self._start()
+            if kind is None:
+                self._start()  # cuts what an earlier run had beyond the end
                 self._flush()
+            elif self._journal is not None and not issubclass(kind, OSError):
+                self._flush()  # interrupted, or a bad document: what was written so far is good
         finally:
             for file in filter(None, (self._file, self._journal)):
                 with contextlib.suppress(OSError):
@@ -337,7 +343,11 @@ def _staging(out: Path, settings: dict[str, Any], force: bool) -> Iterator[Path]
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OelmError(f"another process is preparing {out}; wait for it or choose another --out") from None
-        if not (staging / "lock").exists() or os.stat(staging / "lock").st_ino != os.fstat(lock.fileno()).st_ino:
+        here = staging / "lock"
+        ours = here.exists() and os.stat(here).st_ino == os.fstat(lock.fileno()).st_ino
+        if not ours or _is_finished(out, settings, force):  # while we came for the lock
+            if ours:
+                shutil.rmtree(staging, ignore_errors=True)
             raise OelmError(f"another process has just prepared {out}; run the command again to use it")
         begun = staging / "settings.json"
         if begun.exists():

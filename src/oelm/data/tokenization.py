@@ -51,7 +51,8 @@ def load_tokenizer(
     else:
         what = "has neither tokenizer.json nor vocab.json and merges.txt" if path.is_dir() else "is unknown"
         raise OelmError(
-            f"tokenizer {str(spec)!r} {what}; give gpt2, bpe:4096, a tokenizer.json or a folder with vocab.json and merges.txt"
+            f"tokenizer {str(spec)!r} {what}; give gpt2, bpe:4096, a tokenizer.json "
+            "or a folder with vocab.json and merges.txt"
         )
     # A published tokenizer.json may carry its model's limits (say 128 tokens), which would silently shorten documents.
     tokenizer.no_truncation()

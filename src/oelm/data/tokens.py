@@ -172,9 +172,8 @@ def _check_file(path: Path, facts: dict[str, Any], dtype: str, verify: bool) -> 
     if size != expected:
         raise OelmError(f"{path} has {size} bytes where its manifest says {expected}; {_again(path.parent)}")
     if verify and (found := sha256_of(path)) != facts["sha256"]:
-        raise OelmError(
-            f"{path} is corrupt: sha256 {found[:12]} where its manifest says {facts['sha256'][:12]}; {_again(path.parent)}"
-        )
+        written = facts["sha256"]
+        raise OelmError(f"{path} is corrupt: sha256 {found[:12]}, written {written[:12]}; {_again(path.parent)}")
 
 
 def _again(folder: Path) -> str:

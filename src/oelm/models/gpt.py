@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oelm.errors import OelmError, unknown
+from oelm.files import write_tensors
 
 MODEL_TYPE = "oelm_gpt"
 INIT_STD = 0.02
@@ -171,14 +172,11 @@ class GPT(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors, as `AutoModelForCausalLM.from_pretrained` expects them."""
-        from safetensors.torch import save_file
-
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config = {"model_type": MODEL_TYPE, "architectures": ["GPTForCausalLM"], **asdict(self.config)}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        write_tensors(folder / "model.safetensors", self.state_dict())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "GPT":

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from oelm.errors import OelmError
-from oelm.files import appearing_folder, file_hash, sync, write_json
+from oelm.files import appearing_folder, file_hash, sync, write_json, write_tensors
 
 MANIFEST = "manifest.json"
 LATEST, BEST = "latest", "best"
@@ -65,7 +65,7 @@ def save(
     with appearing_folder(path) as temporary:
         save_model(temporary)
         for name, content in tensors.items():
-            save_file({k: v.contiguous() for k, v in content.items()}, temporary / f"{name}.safetensors")
+            write_tensors(temporary / f"{name}.safetensors", content)
         write_json(temporary / "freeze.json", freeze)
         write_json(temporary / "state.json", state)
         if tokenizer is not None:

@@ -82,6 +82,7 @@ class Trainer:
             self.freeze_report = freeze(self.model, self.config.method, seed=self.config.seed)
             folder.truncate_records(-1)
         else:
+            self._require_same_data(checkpoint)
             self.freeze_report = FreezeReport.from_dict(checkpoint.freeze)
             self._load_weights(checkpoint)
             hold(self.model, self.freeze_report)
@@ -176,9 +177,10 @@ class Trainer:
     @torch.no_grad()
     def _validate(self, whole: bool) -> dict[str, float]:
         start = time.perf_counter()
-        self.compiled.eval()
+        self.model.eval()
         with self._autocast():
-            values = self.objective.validate(self.compiled, whole=whole)
+            # Not the compiled model: validation has batches of other shapes and would be compiled all over again.
+            values = self.objective.validate(self.model, whole=whole)
         self.validation_seconds.append(time.perf_counter() - start)
         return values
 
@@ -259,6 +261,14 @@ class Trainer:
             best=best,
         )
         self._saved_step = self.step
+
+    def _require_same_data(self, checkpoint: Checkpoint) -> None:
+        saved, given = checkpoint.state["data_fingerprint"], self.data.fingerprint
+        if saved != given:
+            raise OelmError(
+                f"{checkpoint.path} was trained on data {saved}, but {self.data.path} is {given}; "
+                "prepare the same data with the same tokenizer again, or start a new run"
+            )
 
     def _load_weights(self, checkpoint: Checkpoint) -> None:
         self.model.load_state_dict(checkpoint.tensors("model"))

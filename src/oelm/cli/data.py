@@ -1,0 +1,269 @@
+"""`oelm data`: text to tokens, once, before training."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from oelm.data.prepare import Progress
+    from oelm.data.tokens import TokenData
+
+app = typer.Typer(help="Prepare text for training, and see what is prepared.", no_args_is_help=True)
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", help="Where prepared folders lie. Default: $OELM_DATA_DIR, else ./data.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print facts as JSON on standard output.")]
+
+
+@app.command()
+def prepare(
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME|PATH...",
+            help="fables (embedded), tinystories, openwebtext, wikitext103, wikitext2 (from the hub), or files: .txt, "
+            ".jsonl, .parquet, also .gz or .zst, or a folder with train.* and validation.*.",
+            show_default=False,
+        ),
+    ],
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            help="gpt2, bpe:SIZE (byte-level BPE trained on the training text), a tokenizer.json, or a folder with one "
+            "or with vocab.json and merges.txt."
+        ),
+    ] = "gpt2",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write. Default: DATA_DIR/NAME-TOKENIZER.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name for a local copy, as in: prepare ./stories --name tinystories.", show_default=False),
+    ] = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="File or folder with the validation text (local paths).", show_default=False)
+    ] = None,
+    validation_fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the documents to hold out where there is no validation text. Default: 0.05.",
+            show_default=False,
+        ),
+    ] = None,
+    field: Annotated[
+        str | None,
+        typer.Option(help="Field or column with the text in .jsonl and .parquet. Default: text.", show_default=False),
+    ] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(
+            help="Commit, branch or tag of the hub dataset; its commit is recorded either way.", show_default=False
+        ),
+    ] = None,
+    megabytes: Annotated[float, typer.Option(help="Amount of training text to make (fables).")] = 2.0,
+    validation_megabytes: Annotated[float, typer.Option(help="Amount of validation text to make (fables).")] = 0.15,
+    seed: Annotated[int, typer.Option(help="Seed of the fables, or of which documents are held out.")] = 0,
+    workers: Annotated[
+        int | None, typer.Option(help="Encoding threads. Default: one per core.", min=1, show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a folder that has other settings.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn text into token files with a manifest. Interrupted? Run the same command again: it continues."""
+    from oelm.data import prepare as preparation
+    from oelm.data.corpora import find_source
+
+    found = find_source(
+        source,
+        name=name,
+        field=field,
+        revision=revision,
+        validation=validation,
+        validation_fraction=validation_fraction,
+        seed=seed,
+        megabytes=megabytes,
+        validation_megabytes=validation_megabytes,
+    )
+    with _Bar() as bar:
+        data = preparation.prepare(
+            found,
+            out,
+            tokenizer,
+            workers=workers,
+            data_dir=data_dir,
+            force=force,
+            progress=bar.update,
+            note=bar.note,
+        )
+    if as_json:
+        typer.echo(json.dumps(_facts(data) | {"already_prepared": data.unchanged}, indent=2))
+        return
+    if data.unchanged:
+        typer.echo(f"{data.path} is already prepared with these settings; nothing to do")
+    _print_facts(data)
+
+
+@app.command("list")
+def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """What is prepared in the data directory."""
+    from oelm.data.tokens import UNFINISHED, data_directory, fingerprint, prepared, read_manifest
+
+    root = data_directory(data_dir)
+    rows: list[dict[str, Any]] = []
+    for path in prepared(root):
+        manifest = read_manifest(path)
+        rows.append(
+            {
+                "folder": path.name,
+                "name": manifest["name"],
+                "state": "ready",
+                "vocab_size": manifest["tokenizer"]["vocab_size"],
+                "train_tokens": manifest["splits"]["train"]["tokens"],
+                "validation_tokens": manifest["splits"]["validation"]["tokens"],
+                "fingerprint": fingerprint(manifest),
+            }
+        )
+    for path in sorted(root.glob(f"*{UNFINISHED}")):
+        rows.append({"folder": path.name.removesuffix(UNFINISHED), "state": "unfinished"})
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        typer.echo(f"nothing is prepared in {root}; start with: oelm data prepare fables --tokenizer bpe:1024")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("folder", "state", "vocabulary", "train tokens", "validation tokens", "fingerprint", box=None)
+    for row in rows:
+        numbers = (f"{row[key]:,}" if key in row else "" for key in ("vocab_size", "train_tokens", "validation_tokens"))
+        table.add_row(row["folder"], row["state"], *numbers, row.get("fingerprint", ""))
+    Console().print(table)
+
+
+@app.command()
+def show(
+    data: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="A folder in the data directory, a corpus name or a path.")
+    ],
+    verify: Annotated[bool, typer.Option("--verify", help="Read every byte and compare it with its sha256.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Where prepared data came from, what it holds, and whether it is intact."""
+    from oelm.data.tokens import TokenData, find
+
+    opened = TokenData.open(find(data, data_dir), verify=verify)
+    if as_json:
+        typer.echo(json.dumps(_facts(opened) | {"verified": verify, "manifest": opened.manifest}, indent=2))
+        return
+    _print_facts(opened)
+    if verify:
+        typer.echo("verified        every byte is as it was written")
+
+
+def _facts(data: "TokenData") -> dict[str, Any]:
+    return {
+        "path": str(data.path),
+        "name": data.name,
+        "tokenizer": data.manifest["tokenizer"]["spec"],
+        "vocab_size": data.vocab_size,
+        "tokenizer_hash": data.tokenizer_hash,
+        "train_documents": data.manifest["splits"]["train"]["documents"],
+        "train_tokens": len(data.train),
+        "validation_documents": data.manifest["splits"]["validation"]["documents"],
+        "validation_tokens": len(data.validation),
+        "bytes_per_token": data.bytes_per_token,
+        "true_entropy_nats_per_token": data.true_entropy_nats_per_token,
+        "fingerprint": data.fingerprint,
+    }
+
+
+def _print_facts(data: "TokenData") -> None:
+    facts = _facts(data)
+    rows = {
+        "folder": facts["path"],
+        "source": _origin(data.manifest["source"]),
+        "tokenizer": f"{facts['tokenizer']}, {facts['vocab_size']:,} entries, hash {facts['tokenizer_hash'][:12]}",
+        "train": f"{facts['train_tokens']:,} tokens in {facts['train_documents']:,} documents",
+        "validation": f"{facts['validation_tokens']:,} tokens in {facts['validation_documents']:,} documents",
+        "bytes per token": f"{facts['bytes_per_token']:.3f} (validation)",
+        "fingerprint": facts["fingerprint"],
+    }
+    if facts["true_entropy_nats_per_token"] is not None:
+        rows["true entropy"] = f"{facts['true_entropy_nats_per_token']:.4f} nats per token (validation)"
+    for key, value in rows.items():
+        typer.echo(f"{key:<16}{value}")
+
+
+def _origin(source: dict[str, Any]) -> str:
+    if source["kind"] == "hub":
+        config = f" {source['config']}" if source["config"] else ""
+        return f"{source['dataset']}{config} at {source['revision']}"
+    if source["kind"] == "files":
+        return ", ".join(entry["path"] for entry in source["files"])
+    return f"{source['corpus']} (embedded), seed {source['seed']}"
+
+
+class _Bar:
+    """A progress bar on standard error; silent where that is not a terminal."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._tasks: dict[str, Any] = {}
+
+    def update(self, progress: "Progress") -> None:
+        if self._bar is None:  # shown from the first chunk on, so that it does not run into a download's own bar
+            return
+        if progress.split not in self._tasks:
+            self._complete()
+            self._bar.start()
+            self._tasks[progress.split] = self._bar.add_task(progress.split, documents=0, tokens=0)
+        total = progress.expected_bytes
+        self._bar.update(
+            self._tasks[progress.split],
+            completed=progress.bytes_of_text,
+            total=None if total is None else max(total, progress.bytes_of_text),
+            documents=progress.documents,
+            tokens=progress.tokens,
+        )
+
+    def note(self, remark: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(remark, highlight=False)  # above the bar, not through it
+        else:
+            typer.echo(remark, err=True)
+
+    def __enter__(self) -> "_Bar":
+        if sys.stderr.isatty():
+            from rich import progress
+            from rich.console import Console
+
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description:<10}"),
+                progress.BarColumn(),
+                progress.TextColumn("{task.fields[documents]:,} documents  {task.fields[tokens]:,} tokens"),
+                progress.TransferSpeedColumn(),
+                progress.TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if self._bar is not None and self._tasks:
+            if kind is None:
+                self._complete()
+            self._bar.stop()
+
+    def _complete(self) -> None:
+        """The expected amount was a guess; what is done is done."""
+        for task in self._tasks.values():
+            self._bar.update(task, total=self._bar.tasks[task].completed)

@@ -1,0 +1,75 @@
+"""`oelm compare`: what a person and what a program sees."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from oelm.cli.compare import compare
+from oelm.errors import OelmError
+
+sys.path.append(str(Path(__file__).parents[1] / "analysis"))
+from factory import make_run, make_suite
+
+app = typer.Typer()
+app.command("compare")(compare)
+
+
+def run(*arguments, width=160):
+    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": str(width)})
+
+
+def test_a_table_and_the_notes_are_printed(tmp_path):
+    make_suite(tmp_path, ("baseline", "oelm_freeze"), (0, 1))
+    make_run(tmp_path, "q_only", 0, max_lr=1e-3)
+    make_run(tmp_path, "k_only", 0, finished=False)
+    result = run(tmp_path)
+    assert result.exit_code == 0
+    for text in (
+        "oelm_freeze",
+        "undecided",
+        "verified",
+        "training.max_lr is 0.001 vs 0.003",
+        "k_only-s0 is not finished",
+    ):
+        assert text in result.stdout
+
+
+def test_narrow_terminals_see_everything(tmp_path):
+    make_suite(tmp_path, ("baseline", "oelm_freeze"), (0, 1))
+    result = run(tmp_path, width=60)
+    assert max(map(len, result.stdout.splitlines())) <= 60
+    assert "758,928" in result.stdout
+
+
+def test_json_holds_the_same_arms_and_what_was_left_out(tmp_path):
+    make_suite(tmp_path, ("baseline", "oelm_freeze"), (0, 1))
+    make_run(tmp_path, "k_only", 0, finished=False)
+    facts = json.loads(run(tmp_path, tmp_path / "nowhere", "--json").stdout)
+    assert [arm["method"] for arm in facts["arms"]] == ["baseline", "oelm_freeze"]
+    assert facts["arms"][1]["goal"] == "undecided"
+    assert facts["incomplete"] == [str(tmp_path / "k_only-s0")]
+    assert facts["skipped"] == [{"path": str(tmp_path / "nowhere"), "reason": "it does not exist"}]
+
+
+def test_csv_is_written_beside_the_print(tmp_path):
+    make_suite(tmp_path / "runs", ("baseline", "oelm_freeze"), (0, 1))
+    file = tmp_path / "tables" / "summary.csv"
+    assert run(tmp_path / "runs", "--csv", file).exit_code == 0
+    assert [row["method"] for row in csv.DictReader(file.open())] == ["baseline", "oelm_freeze"]
+
+
+def test_nothing_to_compare_is_an_error_with_the_way_out(tmp_path):
+    result = run(tmp_path)
+    assert isinstance(result.exception, OelmError)
+    assert "give folders made by 'oelm train' or 'oelm demo'" in str(result.exception)
+
+
+@pytest.mark.parametrize("markup", ["[red]x[/red]", "[/]"])
+def test_names_are_not_read_as_markup(tmp_path, markup):
+    make_run(tmp_path, {"name": markup}, name="odd")
+    assert markup in run(tmp_path).stdout

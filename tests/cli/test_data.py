@@ -1,0 +1,84 @@
+"""`oelm data`, as typed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from oelm.cli.data import app
+from oelm.errors import OelmError
+
+FABLES = ["prepare", "fables", "--tokenizer", "bpe:300", "--megabytes", "0.02", "--validation-megabytes", "0.01"]
+
+
+@pytest.fixture(autouse=True)
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OELM_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "160")
+    return tmp_path / "data"
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_prepare_list_and_show_tell_the_same_story(data_dir: Path) -> None:
+    made = json.loads(run(*FABLES, "--json"))
+    assert made["path"] == str(data_dir / "fables-bpe300")
+    assert not made["already_prepared"]
+    assert json.loads(run(*FABLES, "--json"))["already_prepared"]
+    (listed,) = json.loads(run("list", "--json"))
+    shown = json.loads(run("show", "fables", "--verify", "--json"))
+    assert listed["fingerprint"] == shown["fingerprint"] == made["fingerprint"]
+    assert listed["train_tokens"] == shown["train_tokens"] == shown["manifest"]["splits"]["train"]["tokens"]
+    assert shown["verified"]
+
+
+def test_people_get_sentences(data_dir: Path) -> None:
+    assert "nothing is prepared" in run("list")
+    assert "nats per token" in run(*FABLES)
+    assert "already prepared with these settings; nothing to do" in run(*FABLES)
+    (data_dir / "wiki-gpt2.unfinished").mkdir()
+    listing = run("list")
+    assert "fables-bpe300" in listing
+    assert "unfinished" in listing
+    shown = run("show", "fables-bpe300", "--verify")
+    assert "fables (embedded), seed 0" in shown
+    assert "every byte is as it was written" in shown
+
+
+def test_local_files_are_prepared_under_a_given_name(data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body": "one two"}\n')
+    (tmp_path / "b.jsonl").write_text('{"body": "three"}\n')
+    (tmp_path / "held.jsonl").write_text('{"body": "four"}\n')
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--validation", tmp_path / "held.jsonl", "--field", "body"]
+    made = json.loads(run("prepare", *files, "--name", "tinystories", "--tokenizer", "bpe:257", "--json"))
+    assert (made["name"], made["train_documents"], made["validation_documents"]) == ("tinystories", 2, 1)
+    assert Path(made["path"]).name == "tinystories-bpe257"
+
+
+def test_mistakes_are_one_line_with_a_way_out(tmp_path: Path) -> None:
+    for words, message in (
+        (["prepare", "fabels", "--tokenizer", "bpe:300"], "did you mean 'fables'"),
+        (["prepare", "fables", "--tokenizer", "bpe:3"], "'bpe:3' is not possible"),
+        (["prepare", "fables", "--megabytes", "0"], "both must be above 0"),
+        (["show", "nothing"], "run: oelm data prepare nothing"),
+    ):
+        with pytest.raises(OelmError, match=message) as caught:
+            run(*words)
+        assert "\n" not in str(caught.value)
+
+
+def test_help_is_answered_without_the_heavy_libraries() -> None:
+    script = "import sys, oelm.cli.data; print({'numpy', 'tokenizers', 'datasets', 'torch'} & set(sys.modules))"
+    assert (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
+    )
+    for command in ("prepare", "list", "show"):
+        assert "--json" in run(command, "--help")

@@ -1,0 +1,154 @@
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import oelm
+from oelm.freezing import audit, freeze, hold, tensor_hash
+from oelm.methods import METHODS
+from oelm.models.gpt import SIZES
+
+
+def small_gpt(seed: int = 0, **overrides) -> oelm.GPT:
+    torch.manual_seed(seed)
+    config = {"vocab_size": 64, "d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 64, "max_seq_len": 16}
+    return oelm.GPT(oelm.GPTConfig(**{**config, "dropout": 0.0, **overrides}))
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size not in ("medium", "large")])
+def test_every_head_of_every_layer_is_orthonormal_at_every_size(size):
+    model = oelm.GPT(oelm.GPTConfig.of_size(size, vocab_size=64))
+    report = freeze(model, "oelm_freeze", seed=3)
+    heads = model.config.num_heads
+    for block in model.blocks:
+        for projection in (block.attention.query, block.attention.key):
+            assert oelm.orthonormality_error(projection.weight, heads) < 1e-5
+    assert report.worst_orthonormality_error < 1e-5
+
+
+@pytest.mark.parametrize(("width", "heads"), [(768, 12), (1024, 16)])
+def test_heads_of_the_larger_widths_are_orthonormal(width, heads):
+    model = oelm.GPT(oelm.GPTConfig(vocab_size=8, d_model=width, num_heads=heads, num_layers=1, d_ff=8, max_seq_len=8))
+    assert freeze(model, "oelm_freeze").worst_orthonormality_error < 1e-5
+
+
+def test_published_parameter_counts_of_medium_512():
+    with torch.device("meta"):
+        model = oelm.GPT(oelm.GPTConfig.of_size("medium-512"))
+    report = freeze(model, "oelm_freeze")
+    assert report.total_parameters == 44_896_768
+    assert report.frozen_parameters == 3_145_728
+    assert report.trainable_parameters == 41_751_040
+
+
+@pytest.mark.parametrize(("name", "frozen_roles"), [
+    ("baseline", set()), ("oelm_freeze", {"query", "key"}), ("oelm_random", {"query", "key"}),
+    ("oelm_random_matched", {"query", "key"}), ("oelm_global", {"query", "key"}), ("orthogonal_trained", set()),
+    ("q_only", {"query"}), ("k_only", {"key"}),
+])  # fmt: skip
+def test_each_method_freezes_its_roles_and_nothing_else(name, frozen_roles):
+    model = small_gpt()
+    freeze(model, name)
+    for path, parameter in model.named_parameters():
+        role = path.split(".")[-2]
+        assert parameter.requires_grad == (role not in frozen_roles), path
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_changes_no_weight_outside_of_queries_and_keys(name):
+    before = {k: v.clone() for k, v in small_gpt().state_dict().items()}
+    model = small_gpt()
+    freeze(model, name, seed=5)
+    for path, tensor in model.state_dict().items():
+        if "query" not in path and "key" not in path:
+            assert torch.equal(tensor, before[path]), path
+
+
+def test_the_seed_decides_the_frozen_weights():
+    first, again, other = small_gpt(), small_gpt(), small_gpt()
+    hashes = [freeze(m, "oelm_freeze", seed=s).sites[0].hashes for m, s in ((first, 1), (again, 1), (other, 2))]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_query_and_key_of_a_layer_are_drawn_independently():
+    model = small_gpt()
+    freeze(model, "oelm_freeze", seed=0)
+    assert not torch.allclose(model.blocks[0].attention.query.weight, model.blocks[0].attention.key.weight)
+    assert not torch.allclose(model.blocks[0].attention.query.weight, model.blocks[1].attention.query.weight)
+
+
+def test_a_pretrained_model_keeps_the_row_space_of_its_heads():
+    model = small_gpt()
+    old = model.blocks[0].attention.query.weight.detach().clone()
+    report = freeze(model, "oelm_freeze", pretrained=True)
+    assert report.sites[0].init == "head_qr"
+    for given, new in zip(old.split(8), model.blocks[0].attention.query.weight.split(8), strict=True):
+        torch.testing.assert_close(given @ new.T @ new, given, atol=1e-5, rtol=1e-4)
+
+
+def test_the_report_round_trips_through_json_and_prints_as_a_table():
+    report = freeze(small_gpt(), "q_only", seed=7)
+    assert oelm.FreezeReport.from_json(report.to_json()) == report
+    assert json.loads(report.to_json())["trainable_parameters"] == report.trainable_parameters
+    lines = str(report).splitlines()
+    assert lines[0].startswith("layer")
+    assert "frozen" in lines[1]
+    assert "trains" in lines[2]
+    assert "q_only" in lines[-1]
+
+
+def test_an_unknown_initialisation_is_refused_before_anything_changes():
+    model = small_gpt()
+    before = tensor_hash(model.blocks[0].attention.query.weight)
+    with pytest.raises(oelm.OelmError, match="'head_orthogonl' is unknown; did you mean 'head_orthogonal'"):
+        freeze(model, {"name": "mine", "query": {"init": "head_orthogonl", "frozen": True}})
+    assert tensor_hash(model.blocks[0].attention.query.weight) == before
+    assert model.blocks[0].attention.query.weight.requires_grad
+
+
+def test_audit_notices_a_changed_weight_a_thawed_weight_and_a_gradient():
+    model = small_gpt()
+    report = freeze(model, "oelm_freeze")
+    audit(model, report)
+    weight = model.blocks[1].attention.key.weight
+
+    weight.requires_grad_(True)
+    with pytest.raises(oelm.FrozenChanged, match=r"blocks.1.attention.key.weight requires a gradient"):
+        audit(model, report)
+    weight.requires_grad_(False)
+
+    with torch.no_grad():
+        weight[0, 0] += 1e-7
+    with pytest.raises(oelm.FrozenChanged, match=r"blocks.1.attention.key.weight changed"):
+        audit(model, report)
+
+
+def test_hold_freezes_loaded_weights_again_and_refuses_other_ones():
+    model = small_gpt()
+    report = freeze(model, "oelm_freeze", seed=1)
+    copy = small_gpt(seed=9)
+    copy.load_state_dict(model.state_dict())
+    hold(copy, report)
+    assert not copy.blocks[0].attention.query.weight.requires_grad
+    with pytest.raises(oelm.FrozenChanged):
+        hold(small_gpt(seed=9), report)
+
+
+def logit_scale(method: str, width: int = 512, heads: int = 8) -> float:
+    """Spread of q·k over random unit-variance inputs, as LayerNorm gives them."""
+    model = oelm.GPT(oelm.GPTConfig(vocab_size=8, d_model=width, num_heads=heads, num_layers=1, d_ff=8, max_seq_len=8))
+    freeze(model, method, seed=0)
+    x = F.layer_norm(torch.randn(256, width, generator=torch.Generator().manual_seed(1)), (width,))
+    attention = model.blocks[0].attention
+    with torch.no_grad():
+        q, k = (p(x).unflatten(1, (heads, -1)).transpose(0, 1) for p in (attention.query, attention.key))
+        return (q @ k.mT).std().item()
+
+
+def test_orthonormal_and_matched_random_projections_give_logits_of_the_same_scale():
+    assert logit_scale("oelm_random_matched") == pytest.approx(logit_scale("oelm_freeze"), rel=0.05)
+
+
+def test_the_published_random_arm_has_logits_4_9_times_smaller():
+    assert logit_scale("oelm_freeze") / logit_scale("oelm_random") == pytest.approx(4.9, rel=0.10)

@@ -1,0 +1,57 @@
+import pytest
+import yaml
+
+from oelm.errors import OelmError
+from oelm.methods import METHODS, Method, method, methods
+from oelm.orthogonal import INITIALISATIONS
+
+NAMED = [
+    "baseline", "oelm_freeze", "oelm_random", "oelm_random_matched", "oelm_global", "orthogonal_trained",
+    "q_only", "k_only",
+]  # fmt: skip
+
+
+def test_the_named_methods_exist():
+    assert set(NAMED) <= {m.name for m in methods()}
+
+
+@pytest.mark.parametrize(("alias", "name"), [("oelm_v2", "oelm_freeze"), ("oelm_v1", "oelm_global")])
+def test_published_aliases_lead_to_their_methods(alias, name):
+    assert method(alias) is METHODS[name]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_round_trips_through_yaml(name):
+    assert Method.from_dict(yaml.safe_load(yaml.safe_dump(METHODS[name].to_dict()))) == METHODS[name]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_uses_known_initialisations(name):
+    for part in (METHODS[name].query, METHODS[name].key):
+        assert part.init in INITIALISATIONS
+        assert part.init_pretrained is None or part.init_pretrained in INITIALISATIONS
+
+
+def test_every_method_says_what_it_is_for():
+    assert all(m.summary for m in methods())
+
+
+def test_a_method_can_be_given_as_a_mapping():
+    mine = method({"name": "mine", "query": {"init": "matched_normal", "frozen": True}})
+    assert mine.query.frozen
+    assert mine.key == method("baseline").key
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("oelm_frieze", "method 'oelm_frieze' is unknown; did you mean 'oelm_freeze'"),
+        ({"query": {}}, "a method needs a name"),
+        ({"name": "x", "qurey": {}}, "field of method 'x' 'qurey' is unknown; did you mean 'query'"),
+        ({"name": "x", "query": {"frozn": True}}, "'frozn' is unknown; did you mean 'frozen'"),
+        ({"name": "x", "query": "frozen"}, "query of method 'x' is 'frozen'; give a mapping"),
+    ],
+)
+def test_a_wrong_method_is_refused_by_name(spec, message):
+    with pytest.raises(OelmError, match=message):
+        method(spec)

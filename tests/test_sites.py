@@ -1,0 +1,39 @@
+import pytest
+import torch
+from torch import nn
+
+import oelm
+from oelm.sites import LAYOUTS, Layout, attention_sites
+
+
+def test_a_gpt_has_one_query_and_one_key_per_layer():
+    model = oelm.GPT(oelm.GPTConfig.of_size("demo", vocab_size=64))
+    sites = attention_sites(model)
+    assert [(s.layer, s.role) for s in sites] == [(layer, role) for layer in range(4) for role in ("query", "key")]
+    assert all(s.num_heads == 4 for s in sites)
+    assert sites[3].path == "blocks.1.attention.key"
+    assert sites[3].module(model) is model.blocks[1].attention.key
+
+
+def test_a_model_without_attention_is_refused_with_the_way_out():
+    with pytest.raises(oelm.OelmError, match=r"Sequential has no attention that oelm knows.*register_sites"):
+        attention_sites(nn.Sequential(nn.Linear(4, 4)))
+
+
+class PairwiseAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_q, self.to_k, self.heads = nn.Linear(16, 16), nn.Linear(16, 8), 4
+        self.kv_heads = 2
+
+
+def test_a_user_can_register_an_attention_class(monkeypatch):
+    monkeypatch.setattr("oelm.sites.LAYOUTS", dict(LAYOUTS))
+    oelm.register_sites("PairwiseAttention", Layout("to_q", "to_k", "heads", num_key_heads="kv_heads"))
+    model = nn.ModuleList([PairwiseAttention()])
+    report = oelm.freeze(model, "oelm_freeze")
+    assert [(s.path, s.num_heads) for s in report.sites] == [("0.to_q", 4), ("0.to_k", 2)]
+    assert report.frozen_parameters == 16 * 16 + 16 + 8 * 16 + 8  # biases are frozen too
+    assert oelm.orthonormality_error(model[0].to_k.weight, 2) < 1e-5
+    assert not any(p.requires_grad for p in model.parameters())
+    assert torch.isfinite(model[0].to_q.weight).all()

@@ -1,0 +1,146 @@
+"""A run that was stopped and continued leaves the very files of a run that never stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from oelm.runs import RunFolder
+from oelm.training.checkpoints import newest_valid
+from oelm.training.interruption import Interrupted
+from oelm.training.objectives import LanguageModelling
+from oelm.training.trainer import train
+
+SAME = ("model.safetensors", "optimizer.safetensors", "random.safetensors", "freeze.json", "tokenizer.json")
+
+
+def fingerprint(run):
+    """Everything that must not depend on whether the run was interrupted."""
+    folder = RunFolder(run)
+    hashes = json.loads((newest_valid(folder.checkpoints).path / "manifest.json").read_text())["sha256"]
+    result = folder.result()
+    return {
+        "metrics": folder.metrics_file.read_bytes(),
+        "checkpoint": {name: hashes[name] for name in SAME},
+        "final": result["final"],
+        "best": result["best"],
+    }
+
+
+class SignalAt:
+    """Send ourselves a real SIGTERM when the given method of the objective is called for the n-th time."""
+
+    def __init__(self, monkeypatch, method, calls):
+        self.remaining = list(calls)
+        self.count = 0
+        original = getattr(LanguageModelling, method)
+
+        def wrapped(objective, *args, **kwargs):
+            self.count += 1
+            if self.remaining and self.count == self.remaining[0]:
+                self.remaining.pop(0)
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(objective, *args, **kwargs)
+
+        monkeypatch.setattr(LanguageModelling, method, wrapped)
+
+
+def interrupted_then_finished(config, out):
+    """Train until done, continuing after every interruption; return how often it was interrupted."""
+    interruptions = 0
+    while True:
+        try:
+            train(config, out)
+            return interruptions
+        except Interrupted as interruption:
+            assert interruption.exit_code == 143
+            assert RunFolder(out).status()["state"] == "interrupted"
+            interruptions += 1
+
+
+@pytest.mark.parametrize(
+    ("where", "method", "calls"),
+    [
+        ("step 1", "batch", [1]),
+        ("mid-accumulation", "batch", [10]),  # two micro-batches per step: the second one of step 5
+        ("evaluation", "validate", [1]),
+        ("twice in a row", "batch", [9, 11]),
+        ("the last step", "batch", [23]),
+    ],
+)
+def test_resume_is_bitwise(config, tmp_path, monkeypatch, where, method, calls):
+    train(config(), tmp_path / "whole")
+    SignalAt(monkeypatch, method, calls)
+    assert interrupted_then_finished(config(), tmp_path / "parts") == len(calls)
+    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+
+
+def test_resume_is_bitwise_across_the_end_of_an_epoch(config, tmp_path, monkeypatch, fables_folder):
+    from oelm.data.tokens import TokenData
+
+    samples = (len(TokenData.open(fables_folder).train) - 1) // 32
+    batch = samples // 5  # the epoch ends inside step 6, which is also where the signal comes
+    settings = {"batch_size": batch, "accumulation": 1, "max_steps": 9}
+    train(config(**settings), tmp_path / "whole")
+    SignalAt(monkeypatch, "batch", [6, 7])
+    assert interrupted_then_finished(config(**settings), tmp_path / "parts") == 2
+    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("method", ["baseline", "q_only"])
+def test_resume_is_bitwise_for_other_methods(config, tmp_path, monkeypatch, method):
+    train(config(method), tmp_path / "whole")
+    SignalAt(monkeypatch, "batch", [13])
+    assert interrupted_then_finished(config(method), tmp_path / "parts") == 1
+    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+
+
+def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(config, tmp_path):
+    settings = {"max_steps": 200, "eval_every": 100, "checkpoint_every": 20, "accumulation": 1}
+    train(config(**settings), tmp_path / "whole")
+    folder = RunFolder(tmp_path / "killed")
+    folder.create(config(**settings).to_dict())
+    resume = [sys.executable, "-m", "oelm", "resume", str(folder.path), "--quiet"]
+    process = subprocess.Popen(resume)
+    deadline = time.monotonic() + 60
+    while not any(folder.checkpoints.glob("step-*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert folder.result() is None
+    subprocess.run(resume, check=True)
+    assert fingerprint(folder.path) == fingerprint(tmp_path / "whole")
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(config, tmp_path, monkeypatch):
+    train(config(), tmp_path / "whole")
+    SignalAt(monkeypatch, "batch", [20])
+    with pytest.raises(Interrupted):
+        train(config(), tmp_path / "parts")
+    newest = newest_valid(tmp_path / "parts" / "checkpoints").path
+    (newest / "optimizer.safetensors").write_bytes(b"not what it was")
+    train(config(), tmp_path / "parts")
+    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+
+
+def test_a_finished_run_is_returned_as_it_is(config, tmp_path, monkeypatch):
+    first = train(config(), tmp_path / "run")
+    monkeypatch.setattr(LanguageModelling, "batch", None)  # no training could happen now
+    assert train(config(), tmp_path / "run") == first
+
+
+def test_sigint_exits_with_130(config, tmp_path, monkeypatch):
+    original = LanguageModelling.batch
+
+    def batch(objective, micro_step):
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(objective, micro_step)
+
+    monkeypatch.setattr(LanguageModelling, "batch", batch)
+    with pytest.raises(Interrupted) as caught:
+        train(config(accumulation=1), tmp_path / "run")
+    assert caught.value.exit_code == 130
