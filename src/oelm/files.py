@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ MENDABLE = {
     errno.EROFS: "the file system is read-only; choose another folder",
     errno.ENOTDIR: "a file stands where a folder is needed; choose another folder",
 }
+_PEEK_SECONDS = 0.3
+"""Whoever asks `is_locked` holds the lock for an instant; that must not look like an owner."""
 
 
 def explain(error: OSError) -> OelmError | None:
@@ -123,10 +126,15 @@ def _digest(file: IO[bytes]) -> str:
 def exclusive(path: Path, busy: str) -> Iterator[None]:
     """Hold a lock file; it is released when the process ends, however it ends. `busy` is the error if it is taken."""
     with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OelmError(busy) from None
+        deadline = time.monotonic() + _PEEK_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise OelmError(busy) from None
+                time.sleep(0.02)
         yield
 
 

@@ -13,9 +13,11 @@ result.json          the outcome; there is one if and only if the run finished
 """
 
 import json
+import os
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from oelm.files import exclusive, is_locked, write_atomically, write_json
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
 DEAD = "dead"
 """Not a stored state: the status says running, but no process holds the folder."""
+SILENT_SECONDS = 900
+"""A run on another machine, whose lock may not be visible here, counts as dead after so long without a heartbeat."""
 
 
 class RunFolder:
@@ -45,6 +49,7 @@ class RunFolder:
         self.result_file = self.path / "result.json"
         self.checkpoints = self.path / "checkpoints"
         self._lock_file = self.path / ".lock"
+        self._claim_file = self.path / ".claim"
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
@@ -72,9 +77,30 @@ class RunFolder:
         write_atomically(self.config_file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
         self.set_status(QUEUED, step=0)
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Only one process may train in a folder."""
-        return exclusive(self._lock_file, f"another process is training in {self.path}; wait for it or stop it first")
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Only one process may train in a folder; while it does, the lock says which."""
+        busy = f"another process is training in {self.path}; wait for it or stop it first"
+        with exclusive(self._lock_file, busy):
+            self._lock_file.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+            yield
+
+    def claim(self) -> AbstractContextManager[None]:
+        """Only one suite may have a run in its queue, from before it starts until it ends."""
+        return exclusive(self._claim_file, f"another 'oelm run' has {self.path} in its queue; wait for it or stop it")
+
+    def holder(self) -> dict[str, Any] | None:
+        """pid and host of the living process that trains here, if one does."""
+        try:
+            holder = json.loads(self._lock_file.read_text())
+        except (OSError, ValueError):
+            return None
+        if is_locked(self._lock_file):
+            return holder
+        elsewhere = holder["host"] != socket.gethostname()
+        status = (elsewhere and self._json(self.status_file)) or {}
+        fresh = time.time() - status.get("heartbeat", 0) < SILENT_SECONDS
+        return holder if status.get("state") == RUNNING and fresh else None
 
     # What analysis and monitoring read
 
@@ -85,11 +111,12 @@ class RunFolder:
             raise OelmError(f"{self.config_file} cannot be read: {str(error).splitlines()[0]}") from error
 
     def status(self) -> dict[str, Any]:
-        """status.json, with the state corrected to `dead` if it claims to run and nobody does."""
+        """status.json and who trains here, with the state corrected to `dead` if it claims to run and nobody does."""
         status = self._json(self.status_file) or {"state": QUEUED, "step": 0}
-        if status["state"] == RUNNING and not is_locked(self._lock_file):
+        holder = self.holder()
+        if status["state"] == RUNNING and holder is None:
             status["state"] = DEAD
-        return status
+        return {**status, **(holder or {})}
 
     def result(self) -> dict[str, Any] | None:
         return self._json(self.result_file)

@@ -1,37 +1,23 @@
-"""From a catalog entry to the runs it stands for: arms × seeds, each a validated config and a folder."""
+"""From experiments to the runs they stand for: arms × variants × seeds, each a validated config and a folder.
 
-from dataclasses import dataclass
-from importlib import resources
+A run is known by what it computes. Two experiments that ask for the same computation share one folder, so that nothing
+is trained twice, whatever it was called when it was first asked for.
+"""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from oelm.data.tokens import TokenData
-from oelm.errors import OelmError, unknown
-from oelm.training.config import RunConfig
-
-
-class DataRecipe(BaseModel):
-    """What 'oelm data prepare' is asked for."""
-
-    model_config = ConfigDict(extra="forbid")
-    corpus: str
-    tokenizer: str
-    megabytes: float = 2.0
-    validation_megabytes: float = 0.15
-
-
-class Experiment(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
-    name: str
-    summary: str
-    data: DataRecipe
-    arms: list[str] = Field(min_length=1)
-    seeds: list[int] = Field(min_length=1)
-    model: dict[str, Any] = Field(default_factory=dict)
-    training: dict[str, Any] = Field(default_factory=dict)
+from oelm.errors import OelmError
+from oelm.experiments.entries import Experiment as Experiment
+from oelm.experiments.entries import Variant, merged
+from oelm.experiments.entries import catalog as catalog
+from oelm.experiments.entries import load as load
+from oelm.runs import config_differences, find_runs
+from oelm.training.config import RunConfig, with_settings
 
 
 @dataclass(frozen=True)
@@ -40,42 +26,87 @@ class PlannedRun:
     seed: int
     config: RunConfig
     folder: Path
+    experiment: str = ""
 
 
-def catalog() -> list[str]:
-    """Names of all catalog entries."""
-    files = resources.files("oelm.experiments").joinpath("catalog").iterdir()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+@dataclass(frozen=True)
+class PreparedData:
+    """What a plan must know of prepared data: where it is or will be, and its fingerprint once it is there."""
+
+    path: Path
+    fingerprint: str | None = None
 
 
-def load(name: str) -> Experiment:
-    if name not in catalog():
-        raise unknown("experiment", name, catalog())
-    text = resources.files("oelm.experiments").joinpath("catalog", f"{name}.yaml").read_text("utf-8")
-    try:
-        return Experiment.model_validate(yaml.safe_load(text))
-    except ValidationError as error:
-        raise OelmError(f"catalog entry {name!r} is not valid: {error}") from error
-
-
-def plan(experiment: Experiment, data: TokenData, root: Path, *, threads: int | None = None) -> list[PlannedRun]:
+def plan(
+    experiment: Experiment,
+    data: TokenData | PreparedData,
+    root: Path,
+    *,
+    threads: int | None = None,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+) -> list[PlannedRun]:
     """Seed by seed, so that the first complete comparison comes early."""
     return [
         PlannedRun(
             arm,
             seed,
-            RunConfig.parse(
-                {
-                    "method": arm,
-                    "seed": seed,
-                    "model": experiment.model,
-                    "data": {"path": str(data.path), "fingerprint": data.fingerprint},
-                    "training": experiment.training,
-                    "runtime": {"threads": threads},
-                }
-            ),
-            root / f"{arm}-{seed}",
+            _config(experiment, arm, seed, variant, data, threads, settings),
+            root / "-".join([arm, *([variant.name] if variant.name else []), str(seed)]),
+            experiment.name,
         )
-        for seed in experiment.seeds
+        for seed in (seeds or experiment.seeds)
+        for variant in (experiment.variants or [Variant(name="")])
         for arm in experiment.arms
     ]
+
+
+def share(planned: Iterable[PlannedRun], root: Path) -> list[PlannedRun]:
+    """Give runs that compute the same the same folder: one below `root` that is there already, or the first planned.
+
+    A planned folder that is there with another config stays planned, and is refused when it is to be made.
+    """
+    known: dict[Path, dict[str, Any]] = {}
+    for folder in find_runs(root):
+        with contextlib.suppress(OelmError):  # an unreadable folder is nobody's twin
+            known[folder.path] = folder.config()
+    shared: list[PlannedRun] = []
+    for run in planned:
+        wanted = run.config.to_dict()
+        if run.folder not in known:
+            twins = (folder for folder, config in known.items() if not config_differences(config, wanted))
+            run = replace(run, folder=next(twins, run.folder))
+            known.setdefault(run.folder, wanted)
+        shared.append(run)
+    return shared
+
+
+def unique(planned: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Every folder once, all runs of one seed before those of the next."""
+    first: dict[Path, PlannedRun] = {}
+    for run in planned:
+        first.setdefault(run.folder, run)
+    return sorted(first.values(), key=lambda run: run.seed)
+
+
+def _config(
+    experiment: Experiment,
+    arm: str,
+    seed: int,
+    variant: Variant,
+    data: TokenData | PreparedData,
+    threads: int | None,
+    settings: Sequence[str],
+) -> RunConfig:
+    values: dict[str, Any] = {
+        "method": arm,
+        "seed": seed,
+        "model": merged(experiment.model, variant.model),
+        "data": {"path": str(data.path), "fingerprint": data.fingerprint},
+        "training": merged(experiment.training, variant.training),
+        "runtime": {"threads": threads},
+    }
+    try:
+        return RunConfig.parse(with_settings(values, list(settings)))
+    except OelmError as error:
+        raise OelmError(f"{experiment.name}: {error}") from None

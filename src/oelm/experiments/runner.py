@@ -1,20 +1,37 @@
 """Run a plan on this machine: one process per run, a few at a time, each seen through its run folder only."""
 
 import contextlib
+import importlib.util
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from oelm.errors import OelmError
 from oelm.experiments.plan import PlannedRun
-from oelm.runs import FINISHED, RunFolder
+from oelm.runs import FINISHED, INTERRUPTED, RunFolder
 
 _POLL_SECONDS = 0.5
-_GRACE_SECONDS = 60
+_GRACE_SECONDS = 300  # a run may be in the middle of a validation
+Watch = Callable[[list["Job"]], None]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place where one run at a time may work: some GPUs, or a share of the CPU."""
+
+    gpus: tuple[int, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus))} if self.gpus else {}
 
 
 @dataclass
@@ -24,6 +41,7 @@ class Job:
     run: PlannedRun
     folder: RunFolder
     process: "subprocess.Popen[bytes] | None" = None
+    slot: Slot | None = None
     exit_code: int | None = None
     status: dict[str, Any] = field(default_factory=dict)
 
@@ -32,26 +50,56 @@ class Job:
         return self.exit_code is not None
 
     @property
+    def stopped(self) -> bool:
+        """It left on request, with a checkpoint: not finished, but nothing went wrong."""
+        early = self.exit_code == -signal.SIGTERM  # before it had anything to save
+        return self.done and self.exit_code != 0 and (early or self.status.get("state") == INTERRUPTED)
+
+    @property
     def failed(self) -> bool:
-        return self.exit_code not in (None, 0)
+        return self.exit_code not in (None, 0) and not self.stopped
 
 
-def run_all(planned: list[PlannedRun], *, slots: int, watch: Callable[[list[Job]], None] | None = None) -> list[Job]:
+def run_all(
+    planned: Sequence[PlannedRun], *, slots: int | Sequence[Slot], nproc: int = 1, watch: Watch | None = None
+) -> list[Job]:
     """Run what is not finished yet; a failed run does not stop the others; Ctrl-C checkpoints and stops all."""
-    jobs = [_prepare(run) for run in planned]
+    free = [Slot()] * slots if isinstance(slots, int) else list(slots)
     notify = watch or (lambda jobs: None)
-    try:
-        while not all(job.done for job in jobs):
-            _reap(jobs)
-            _launch(jobs, slots)
+    with claimed(planned) as jobs:
+        try:
+            with signals_raise():
+                while not all(job.done for job in jobs):
+                    free += _reap(jobs)
+                    _launch(jobs, free, nproc)
+                    notify(jobs)
+                    time.sleep(_POLL_SECONDS)
+        except BaseException:
+            stop(jobs)
             notify(jobs)
-            time.sleep(_POLL_SECONDS)
-    except BaseException:
-        stop(jobs)
-        notify(jobs)
-        raise
+            raise
     notify(jobs)
     return jobs
+
+
+@contextlib.contextmanager
+def claimed(planned: Sequence[PlannedRun]) -> Iterator[list[Job]]:
+    """The jobs of a plan, whose folders no other suite can have in its queue meanwhile; all of them, or an error."""
+    with contextlib.ExitStack() as claims:
+        jobs = []
+        for run in planned:
+            folder = RunFolder(run.folder)
+            folder.create(run.config.to_dict())
+            claims.enter_context(folder.claim())
+            holder = folder.holder()
+            if holder is not None:
+                raise OelmError(
+                    f"{folder.path} is being trained by process {holder['pid']} on {holder['host']}; "
+                    f"wait for it, or: oelm stop {folder.path}"
+                )
+            finished = folder.result() is not None
+            jobs.append(Job(run, folder, exit_code=0 if finished else None, status=folder.status()))
+        yield jobs
 
 
 def stop(jobs: list[Job]) -> None:
@@ -73,7 +121,7 @@ def stop(jobs: list[Job]) -> None:
 
 def last_words(folder: RunFolder, lines: int = 5) -> str:
     """The end of a run's output and log: what to show when it failed."""
-    for file in (_output_file(folder), folder.log_file):
+    for file in (output_file(folder), folder.log_file):
         with contextlib.suppress(OSError):
             text = file.read_text(errors="replace").strip()
             if text:
@@ -81,43 +129,95 @@ def last_words(folder: RunFolder, lines: int = 5) -> str:
     return "it left no log"
 
 
-def _prepare(run: PlannedRun) -> Job:
-    folder = RunFolder(run.folder)
-    folder.create(run.config.to_dict())
-    finished = folder.result() is not None
-    return Job(run, folder, exit_code=0 if finished else None, status=folder.status())
+def output_file(folder: RunFolder) -> Path:
+    return folder.path / "output.txt"
 
 
-def _launch(jobs: list[Job], slots: int) -> None:
+def command(folder: RunFolder, nproc: int = 1) -> list[str]:
+    """What a process is started with; several processes per run go through torchrun."""
+    resume = ["-m", "oelm", "resume", str(folder.path), "--quiet"]
+    if nproc == 1:
+        return [sys.executable, *resume]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", *resume]
+
+
+def local_slots(gpus: Sequence[int] | None, slots: int | None, nproc: int = 1) -> list[Slot]:
+    """The places on this machine: `nproc` of the given (or all) GPUs each; without GPUs, shares of the CPU."""
+    from oelm.training.environment import usable_cores
+
+    if nproc > 1 and importlib.util.find_spec("oelm.training.distributed") is None:
+        raise OelmError(f"--nproc {nproc}: this version trains a run in one process; leave --nproc out")
+    if gpus is not None and slots is not None:
+        raise OelmError("--gpus and --slots exclude each other; every GPU is a slot")
+    if slots is not None:
+        return [Slot()] * slots
+    chosen = _existing(gpus)
+    if not chosen:
+        return [Slot()] * usable_cores()
+    if len(chosen) < nproc:
+        raise OelmError(f"--nproc {nproc} needs as many GPUs, but there are {len(chosen)}; name more with --gpus")
+    return [Slot(tuple(chosen[i : i + nproc])) for i in range(0, len(chosen) - nproc + 1, nproc)]
+
+
+def _existing(gpus: Sequence[int] | None) -> list[int]:
+    import torch
+
+    count = torch.cuda.device_count()
+    missing = [gpu for gpu in gpus or [] if not 0 <= gpu < count]
+    if missing:
+        there = f"this machine has GPUs 0 to {count - 1}" if count else "this machine has no GPU; use --slots"
+        raise OelmError(f"GPU {', '.join(map(str, missing))} does not exist; {there}")
+    return list(dict.fromkeys(gpus)) if gpus is not None else list(range(count))
+
+
+@contextlib.contextmanager
+def signals_raise() -> Iterator[None]:
+    """SIGTERM and a closed terminal unwind like Ctrl-C does: a suite that dies must not leave its runs behind."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _launch(jobs: list[Job], free: list[Slot], nproc: int) -> None:
     for job in jobs:
-        active = sum(other.process is not None and not other.done for other in jobs)
-        if active >= slots:
+        if not free:
             return
         if job.process is None and not job.done:
-            job.process = _start(job.folder)
+            job.slot = free.pop(0)
+            job.process = _start(job.folder, job.slot, nproc)
 
 
-def _start(folder: RunFolder) -> "subprocess.Popen[bytes]":
+def _start(folder: RunFolder, slot: Slot, nproc: int) -> "subprocess.Popen[bytes]":
     # A session of its own: Ctrl-C in the terminal reaches only us, and we pass on a request to checkpoint.
-    with _output_file(folder).open("wb") as output:
+    with output_file(folder).open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "oelm", "resume", str(folder.path), "--quiet"],
+            command(folder, nproc),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
+            env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **slot.environment},
         )
 
 
-def _output_file(folder: RunFolder) -> Path:
-    return folder.path / "output.txt"
-
-
-def _reap(jobs: list[Job]) -> None:
+def _reap(jobs: list[Job]) -> list[Slot]:
+    """Note what the processes have come to; return the slots of those that ended."""
+    freed: list[Slot] = []
     for job in jobs:
         if job.process is not None and not job.done:
             code = job.process.poll()
             job.status = job.folder.status()
             if code is not None:
                 job.exit_code = code if code or job.status["state"] == FINISHED else 1
+                freed.append(job.slot or Slot())
+    return freed

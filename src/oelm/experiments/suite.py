@@ -1,19 +1,47 @@
-"""A whole experiment: prepare its data, run its plan, then time its arms side by side."""
+"""Whole experiments: prepare their data, plan their runs, run them, then time the arms side by side."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from oelm.data.corpora import find_source
 from oelm.data.prepare import prepare
 from oelm.data.tokens import TokenData
-from oelm.experiments.plan import Experiment, plan
+from oelm.errors import OelmError
+from oelm.experiments import sources
+from oelm.experiments.classification import plan_classification
+from oelm.experiments.entries import Experiment
+from oelm.experiments.plan import PlannedRun, plan, share
 from oelm.experiments.runner import Job, run_all
 from oelm.files import write_json
 from oelm.training.environment import usable_cores
 
 STEP_TIME_FILE = "step_time.json"
+Say = Callable[[str], None]
+
+
+def plan_experiments(
+    experiments: Sequence[Experiment],
+    out: Path,
+    *,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    data_root: Path | None = None,
+    threads: int | None = None,
+    prepare_data: bool = True,
+    say: Say = lambda message: None,
+) -> list[PlannedRun]:
+    """The runs of all experiments below `out`, those that compute the same in one folder; data prepared if asked."""
+    planned: list[PlannedRun] = []
+    for experiment in experiments:
+        root = out / experiment.name
+        if experiment.task is not None:
+            planned += plan_classification(experiment, root, seeds=seeds, settings=settings, threads=threads)
+            continue
+        local = sources.data_root(experiment.scale, data_root)
+        data = sources.prepare_at_scale(experiment, local, say) if prepare_data else sources.expected(experiment)
+        planned += plan(experiment, data, root, threads=threads, seeds=seeds, settings=settings)
+    return share(planned, out)
 
 
 def run_suite(
@@ -22,13 +50,13 @@ def run_suite(
     *,
     slots: int | None = None,
     watch: Callable[[list[Job]], None] | None = None,
-    say: Callable[[str], None] = lambda message: None,
+    say: Say = lambda message: None,
 ) -> list[Job]:
-    """Run an experiment below `root`; finished runs are reused, interrupted ones resumed."""
+    """Run one experiment in a folder that also holds its data; finished runs are reused, interrupted ones resumed."""
     cores = usable_cores()
     slots = slots or cores
     root.mkdir(parents=True, exist_ok=True)
-    say(f"preparing {experiment.data.corpus} with tokenizer {experiment.data.tokenizer}")
+    say(f"preparing {experiment.dataset}")
     data = prepare_data(experiment, root)
     planned = plan(experiment, data, root, threads=max(1, cores // slots))
     say(f"{len(planned)} runs, {slots} at a time")
@@ -37,8 +65,9 @@ def run_suite(
 
 def prepare_data(experiment: Experiment, root: Path) -> TokenData:
     recipe = experiment.data
-    source = find_source([recipe.corpus], megabytes=recipe.megabytes, validation_megabytes=recipe.validation_megabytes)
-    return prepare(source, root / "data", recipe.tokenizer)
+    if recipe is None:
+        raise OelmError(f"{experiment.name} has no text to prepare; it is a classification task")
+    return prepare(sources.source_of(recipe, None), root / "data", recipe.tokenizer)
 
 
 def time_arms(experiment: Experiment, root: Path, *, rounds: int = 16) -> dict[str, Any]:

@@ -1,0 +1,157 @@
+"""Runs as rows of a live table: what `oelm run`, `oelm status` and `oelm watch` show. No torch."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from oelm.experiments.runner import Job
+    from oelm.runs import RunFolder
+
+_BARS = "▁▂▃▄▅▆▇█"
+_COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "dead": "red", "interrupted": "yellow"}
+
+
+def facts_of(folder: "RunFolder") -> dict[str, Any]:
+    """What there is to say about a run now; what cannot be read becomes its state."""
+    from oelm.errors import OelmError
+
+    try:
+        status, result = folder.status(), folder.result()
+        final = (result or {}).get("final", {})
+        trained = [row for row in folder.metrics("train") if "loss" in row]
+    except (OelmError, KeyError, TypeError, AttributeError) as error:
+        return {"run": str(folder.path), "state": "unreadable", "error": str(error)}
+    return {
+        "run": str(folder.path),
+        "state": "finished" if result else status["state"],
+        "step": (result or {}).get("steps") or status.get("step", 0),
+        "max_steps": status.get("max_steps"),
+        "loss": final.get("loss") or (trained[-1]["loss"] if trained else None),
+        "perplexity": final.get("perplexity") or status.get("perplexity"),
+        "accuracy": final.get("accuracy") or status.get("accuracy"),
+        "tokens_per_second": status.get("tokens_per_second"),
+        "eta_seconds": status.get("eta_seconds") if status["state"] == "running" else None,
+        "device": status.get("device"),
+        "heartbeat": status.get("heartbeat"),
+        "pid": status.get("pid"),
+        "host": status.get("host"),
+        "error": status.get("error"),
+    }
+
+
+def sparkline(values: Sequence[float], width: int = 16) -> str:
+    """A curve in one line of text.
+
+    >>> sparkline([4, 3, 2, 1])
+    '█▆▃▁'
+    """
+    if not values:
+        return ""
+    last = len(values) - 1
+    chosen = [values[round(i * last / (width - 1))] for i in range(width)] if len(values) > width else list(values)
+    low, high = min(chosen), max(chosen)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in chosen)
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def runs_table(rows: Sequence[dict[str, Any]], curves: Sequence[str] | None = None) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    heads = ["run", "state", "step", "loss", "score", "tok/s", "ETA", "device", "heartbeat"]
+    table = Table(*heads, *(["curve"] if curves else []), box=None, pad_edge=False)
+    for column in table.columns[2:7]:
+        column.justify = "right"
+    for row, curve in zip(rows, curves or [""] * len(rows), strict=True):
+        state = Text(row["state"], style=_COLOURS.get(row["state"], ""))
+        table.add_row(Text(row["run"]), state, *_cells(row), *([curve] if curves else []))
+    return table
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if row["state"] == "unreadable":
+        return [""] * 7
+    steps = f"{row['step']:,}" + (f"/{row['max_steps']:,}" if row["max_steps"] else "")
+    score = f"{row['perplexity']:.3f}" if row["perplexity"] else f"{row['accuracy']:.2%}" if row["accuracy"] else ""
+    speed = f"{row['tokens_per_second']:,.0f}" if row["tokens_per_second"] and row["state"] == "running" else ""
+    silent = duration(time.time() - row["heartbeat"]) + " ago" if row["heartbeat"] else ""
+    loss = f"{row['loss']:.4f}" if row["loss"] is not None else ""
+    return [steps, loss, score, speed, duration(row["eta_seconds"]), row["device"] or "", silent]
+
+
+class Board:
+    """What a suite shows of its jobs: a live table on a terminal, a line per change of state elsewhere."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal and not quiet else None
+        self._states: dict[str, str] = {}
+        self._shown = 0.0
+
+    def __enter__(self) -> "Board":
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def show(self, jobs: "list[Job]") -> None:
+        if self.live is None:
+            self._print_changes(jobs)
+        elif time.monotonic() - self._shown > 2 or all(job.done for job in jobs):
+            self._shown = time.monotonic()
+            self.live.update(self._table(jobs), refresh=True)
+
+    def _table(self, jobs: "list[Job]") -> Any:
+        """The runs that matter now: a long queue would not fit a screen."""
+        from rich.console import Group
+
+        done = sum(job.done for job in jobs)
+        current = [job for job in jobs if job.failed or (job.process is not None and not job.done)]
+        waiting = len(jobs) - done - sum(not job.done for job in current)
+        return Group(
+            runs_table([facts_of(job.folder) for job in current]),
+            f"{done} of {len(jobs)} done, {waiting} waiting {_left(jobs)}",
+        )
+
+    def _print_changes(self, jobs: "list[Job]") -> None:
+        for job in jobs:
+            state = job.status.get("state", "queued")
+            path = str(job.folder.path)
+            if self._states.get(path) != state:
+                self._states[path] = state
+                if state != "queued":
+                    self.console.print(f"{path}: {state}{_words(job.status)}", soft_wrap=True)
+
+
+def _words(status: dict[str, Any]) -> str:
+    from oelm.cli.progress import describe
+
+    said = describe(status)
+    return f", {said}" if said else ""
+
+
+def _left(jobs: "list[Job]") -> str:
+    """Time left for all runs, from the speed of those that are running."""
+    running = [job for job in jobs if not job.done and job.status.get("eta_seconds")]
+    if not running:
+        return ""
+    per_step = [j.status["eta_seconds"] / max(1, j.status["max_steps"] - j.status["step"]) for j in running]
+    steps = sum(j.run.config.training.max_steps - j.status.get("step", 0) for j in jobs if not j.done)
+    return f"ETA {duration(steps * sum(per_step) / len(per_step) / len(running))}"

@@ -1,0 +1,138 @@
+"""`oelm run ID|SUITE…`: published experiments and studies by name, as a queue of runs."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from oelm.experiments.entries import Experiment
+    from oelm.experiments.plan import PlannedRun
+    from oelm.experiments.runner import Job
+
+
+def run(
+    names: Annotated[list[str], typer.Argument(help="Names from 'oelm experiments'.", metavar="ID|SUITE…")],
+    scale: Annotated[str, typer.Option(help="full (as published), mini (real text, a CPU) or smoke.")] = "full",
+    seeds: Annotated[str | None, typer.Option(help="Seeds, e.g. 0,1,2. [default: the catalog's]")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.max_steps=500. Repeatable."),
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 2,3; one run on each. [default: all]")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Runs at a time on the CPU. [default: one per core]")] = None,
+    nproc: Annotated[int, typer.Option(min=1, help="GPUs (processes) per run, through torchrun.")] = 1,
+    engine: Annotated[str, typer.Option(help="local, ray or slurm.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join. [default: start one here]")] = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(help="Folder with local corpora (tinystories/, wikitext-2/ …). [default: the hub]"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Where the run folders go. [default: runs/SCALE]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run and what it needs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the runs and their outcome as JSON.")] = False,
+) -> None:
+    """Run experiments of the catalog. Finished runs are not repeated, interrupted ones go on: just run it again.
+
+    Ctrl-C checkpoints and stops all runs. Watch from elsewhere with 'oelm watch'; report with 'oelm report'.
+
+    Example: oelm run GPT-01 GPT-02 --scale smoke
+    """
+    from oelm.experiments.engines import find_engine
+    from oelm.experiments.entries import chosen
+    from oelm.experiments.plan import unique
+    from oelm.experiments.suite import plan_experiments
+
+    experiments = chosen(names, scale)
+    root = out or Path("runs") / scale
+    queue = find_engine(engine, gpus=_numbers("--gpus", gpus), slots=slots, nproc=nproc, address=address)
+    planned = plan_experiments(
+        experiments,
+        root,
+        seeds=_numbers("--seeds", seeds),
+        settings=settings or [],
+        data_root=data_root,
+        threads=None if dry_run else queue.threads,
+        prepare_data=not dry_run,
+        say=lambda message: typer.echo(message, err=True),
+    )
+    if dry_run:
+        _preview(planned, experiments, as_json)
+        return
+    from oelm.cli.board import Board
+
+    with Board(quiet=as_json) as board:
+        jobs = queue.run(unique(planned), watch=board.show)
+    _conclude(jobs, root, as_json)
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    from oelm.errors import OelmError
+
+    if text is None:
+        return None
+    try:
+        return list(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise OelmError(f"{option} {text!r} is not a list of whole numbers, e.g. 0,1,2") from None
+
+
+def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_json: bool) -> None:
+    from oelm.experiments.plan import unique
+    from oelm.experiments.preview import preview
+
+    by_name = {experiment.name: experiment for experiment in experiments}
+    facts = [preview(run, by_name[run.experiment]) for run in unique(planned)]
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("arm", "runs", "weights", "frozen", "steps", "tokens", "PFLOP", "memory", box=None, pad_edge=False)
+    table.columns[0].overflow = "fold"
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    arms: dict[tuple[str, ...], int] = {}
+    for row in facts:
+        cells = (
+            row["arm"],
+            f"{row['total_parameters'] / 1e6:.2f}M",
+            f"{row['frozen_parameters'] / row['total_parameters']:.1%}",
+            f"{row['steps']:,}",
+            f"{row['tokens'] / 1e6:,.0f}M",
+            f"{row['petaflops']:,.2f}",
+            f"{row['memory_bytes'] / 2**30:.1f} GiB",
+        )
+        arms[cells] = arms.get(cells, 0) + 1
+    for (arm, *numbers), count in arms.items():
+        table.add_row(arm, str(count), *numbers)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"{len(facts)} runs; nothing was started. PFLOP is per run; memory is an estimate, on the device.")
+
+
+def _conclude(jobs: "list[Job]", root: Path, as_json: bool) -> None:
+    from oelm.experiments.runner import last_words
+
+    failed, stopped = [job for job in jobs if job.failed], [job for job in jobs if job.stopped]
+    if as_json:
+        typer.echo(json.dumps([_record(job) for job in jobs], indent=2))
+    else:
+        for job in failed:
+            words = last_words(job.folder).replace("\n", "\n  ")
+            typer.echo(f"{job.folder.path} failed:\n  {words}", err=True)
+        counts = f"{len(jobs) - len(failed) - len(stopped)} of {len(jobs)} runs finished"
+        more = "".join(f", {len(some)} {what}" for some, what in ((failed, "failed"), (stopped, "stopped")) if some)
+        typer.echo(f"{counts}{more}; see: oelm report {root}")
+    if failed or stopped:
+        raise typer.Exit(1)
+
+
+def _record(job: "Job") -> dict[str, object]:
+    from oelm.experiments.runner import last_words
+
+    state = "failed" if job.failed else "stopped" if job.stopped else "finished"
+    words = {"last_words": last_words(job.folder)} if job.failed else {}
+    return {"experiment": job.run.experiment, "run": str(job.folder.path), "state": state, **words}

@@ -1,0 +1,179 @@
+"""The catalog: every published experiment and our own studies, by name, at three scales. Reads data; no torch.
+
+>>> experiment("GPT-02").arms, experiment("GPT-02").published.perplexity
+(['oelm_freeze'], 4.6857)
+>>> experiment("GPT-06", "mini").data.corpus
+'wikitext2'
+>>> [e.name for e in chosen(["phase2"])]
+['GPT-01', 'GPT-02']
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from oelm.errors import OelmError, unknown
+
+SCALES = ("full", "mini", "smoke")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class DataRecipe(_Section):
+    """Text for a language model: what 'oelm data prepare' is asked for."""
+
+    corpus: str
+    tokenizer: str
+    megabytes: float = 2.0
+    validation_megabytes: float = 0.15
+    folder: str | None = Field(None, description="its folder below --data-root; default: the corpus's name")
+    download: bool = Field(True, description="whether the hub may stand in for that folder")
+
+
+class TaskRecipe(_Section):
+    """A classification task for an encoder."""
+
+    name: str
+    language: str | None = None
+    train_rows: int | None = Field(None, description="only so many training rows; default: all")
+
+
+class Published(_Section):
+    """What the study reports for an experiment. None where it reports nothing."""
+
+    perplexity: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    wall_seconds: float | None = None
+    step_seconds: float | None = None
+    validation_seconds: float | None = None
+    checkpoint_mib: float | None = None
+    perplexity_at: dict[int, float] = Field(default_factory=dict, description="validation perplexity by step")
+
+
+class Variant(_Section):
+    """A named change of settings that every arm is run with."""
+
+    name: str
+    model: dict[str, Any] = Field(default_factory=dict)
+    training: dict[str, Any] = Field(default_factory=dict)
+
+
+class Experiment(_Section):
+    """Arms × variants × seeds of one model on one data set, at one scale."""
+
+    name: str
+    summary: str
+    scale: str = "full"
+    data: DataRecipe | None = None
+    task: TaskRecipe | None = None
+    arms: list[str] = Field(min_length=1)
+    seeds: list[int] = Field(min_length=1)
+    model: dict[str, Any] = Field(default_factory=dict)
+    training: dict[str, Any] = Field(default_factory=dict)
+    variants: list[Variant] = Field(default_factory=list)
+    published: Published | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "Experiment":
+        if (self.data is None) == (self.task is None):
+            raise ValueError("an experiment has either data (a language model) or a task (an encoder)")
+        return self
+
+    @property
+    def dataset(self) -> str:
+        return self.data.corpus if self.data else self.task.name  # type: ignore[union-attr]
+
+
+def catalog() -> list[str]:
+    """Names of all experiments."""
+    return list(_entries())
+
+
+def suites() -> dict[str, list[str]]:
+    """The experiments of every suite, by the suite's name."""
+    return {name: list(dict.fromkeys(_members(name))) for name in read("suites")}
+
+
+def load(name: str) -> Experiment:
+    """An experiment as it stands in the catalog, that is at scale full."""
+    return experiment(name)
+
+
+def experiment(name: str, scale: str = "full") -> Experiment:
+    """An experiment by its name, ignoring case, as it is at a scale."""
+    known = {entry.lower(): entry for entry in _entries()}
+    if name.lower() not in known:
+        raise unknown("experiment", name, [*_entries(), *read("suites")])
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    values = at_scale(_entries()[known[name.lower()]], scale)
+    try:
+        return Experiment.model_validate({**values, "scale": scale})
+    except ValidationError as error:
+        raise OelmError(f"catalog entry {name!r} is not valid at scale {scale}: {error}") from error
+
+
+def chosen(names: Iterable[str], scale: str = "full") -> list[Experiment]:
+    """The experiments meant by names of experiments and suites, each once, in the order given."""
+    known = {suite.lower(): suite for suite in read("suites")}
+    members: dict[str, None] = {}
+    for name in names:
+        found = _members(known[name.lower()]) if name.lower() in known else [experiment(name).name]
+        members.update(dict.fromkeys(found))
+    return [experiment(name, scale) for name in members]
+
+
+def at_scale(entry: dict[str, Any], scale: str) -> dict[str, Any]:
+    """An entry with what its scale changes: first for all of its kind, then for its corpus, then for itself."""
+    profile = read("scales")[scale]
+    kind = "classification" if "task" in entry else "language-model"
+    corpus = profile.get("corpora", {}).get(entry.get("data", {}).get("corpus"), {})
+    values = {key: value for key, value in entry.items() if key != "scales"}
+    for change in (profile.get(kind, {}), {"data": corpus} if corpus else {}, entry.get("scales", {}).get(scale, {})):
+        values = merged(values, change)
+    return values
+
+
+def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `change` on top, section by section; values and lists are replaced.
+
+    >>> merged({"a": {"x": 1, "y": 2}, "b": [1]}, {"a": {"y": 3}, "b": [2]})
+    {'a': {'x': 1, 'y': 3}, 'b': [2]}
+    """
+    result = dict(base)
+    for key, value in change.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+@cache
+def read(name: str) -> dict[str, Any]:
+    """A file of the catalog. Shared: not to be changed."""
+    text = resources.files("oelm.experiments").joinpath("catalog").joinpath(f"{name}.yaml").read_text("utf-8")
+    return yaml.safe_load(text)
+
+
+@cache
+def _entries() -> dict[str, dict[str, Any]]:
+    """All experiments; a file has either one of them, or several with what they share."""
+    entries: dict[str, dict[str, Any]] = {}
+    for file in sorted(resources.files("oelm.experiments").joinpath("catalog").iterdir(), key=lambda file: file.name):
+        content = read(file.name.removesuffix(".yaml")) if file.name.endswith(".yaml") else {}
+        if "name" in content:
+            entries[content["name"]] = content
+        for name, entry in content.get("experiments", {}).items():
+            entries[name] = merged(content.get("defaults", {}), {"name": name, **entry})
+    return entries
+
+
+def _members(suite: str) -> list[str]:
+    found = read("suites")[suite]
+    return [name for member in found for name in (_members(member) if member in read("suites") else [member])]

@@ -1,0 +1,77 @@
+"""Where an experiment's text comes from: the embedded corpus, a folder below a data root, or the hub."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from oelm.data.corpora import CORPORA, Source, find_source
+from oelm.data.prepare import prepare
+from oelm.data.tokenization import tokenizer_label
+from oelm.data.tokens import TokenData, data_directory, fingerprint, read_manifest
+from oelm.errors import OelmError
+from oelm.experiments.entries import DataRecipe, Experiment
+from oelm.experiments.plan import PreparedData
+
+ROOT_VARIABLE = "OELM_SHARED_DATA"
+
+
+def data_root(scale: str, given: Path | None = None) -> Path | None:
+    """The folder with local copies of the corpora. Full scale takes none by itself: a sample must not pass for it."""
+    if given is not None:
+        if not given.is_dir():
+            raise OelmError(f"--data-root {given} is not a folder")
+        return given
+    named = os.environ.get(ROOT_VARIABLE)
+    return Path(named) if named and scale != "full" and Path(named).is_dir() else None
+
+
+def prepare_at_scale(
+    experiment: Experiment, root: Path | None, say: Callable[[str], None] = lambda message: None
+) -> TokenData:
+    """The experiment's tokens, prepared once in the data directory."""
+    recipe = _recipe(experiment)
+    if not _folder(experiment).is_dir():
+        say(f"preparing {recipe.corpus} with tokenizer {recipe.tokenizer}")
+    return prepare(source_of(recipe, root), _folder(experiment), _tokenizer(recipe, root))
+
+
+def expected(experiment: Experiment) -> PreparedData:
+    """Where the tokens are or will be, without preparing them."""
+    folder = _folder(experiment)
+    known = (folder / "manifest.json").is_file()
+    return PreparedData(folder, fingerprint(read_manifest(folder)) if known else None)
+
+
+def source_of(recipe: DataRecipe, root: Path | None) -> Source:
+    if recipe.corpus in CORPORA and CORPORA[recipe.corpus].hub is None:
+        amounts = (recipe.megabytes, recipe.validation_megabytes)
+        return find_source([recipe.corpus], megabytes=amounts[0], validation_megabytes=amounts[1])
+    name = recipe.folder or recipe.corpus
+    if root is not None and (root / name).is_dir():
+        return find_source([root / name], name=recipe.corpus)
+    if root is not None:
+        raise OelmError(f"{root} has no folder {name!r} with {recipe.corpus}; put train.* and validation.* into it")
+    if not recipe.download:
+        raise OelmError(
+            f"{recipe.corpus} is too large to download for this scale; put a sample (train.jsonl, validation.jsonl) "
+            f"into a folder {name!r} and give the folder above it with --data-root"
+        )
+    return find_source([recipe.corpus])
+
+
+def _recipe(experiment: Experiment) -> DataRecipe:
+    if experiment.data is None:
+        raise OelmError(f"{experiment.name} has no text to prepare; it is a classification task")
+    return experiment.data
+
+
+def _folder(experiment: Experiment) -> Path:
+    """Full scale shares its folders with 'oelm data prepare'; samples keep to themselves."""
+    recipe = _recipe(experiment)
+    place = data_directory() if experiment.scale == "full" else data_directory() / experiment.scale
+    return place / f"{recipe.corpus}-{tokenizer_label(recipe.tokenizer)}"
+
+
+def _tokenizer(recipe: DataRecipe, root: Path | None) -> str | Path:
+    local = root / "gpt2-bpe" if root else None
+    return local if recipe.tokenizer == "gpt2" and local and local.is_dir() else recipe.tokenizer
