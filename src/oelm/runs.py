@@ -77,30 +77,30 @@ class RunFolder:
         write_atomically(self.config_file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
         self.set_status(QUEUED, step=0)
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Only one process may train in a folder; while it does, the lock says which."""
-        busy = f"another process is training in {self.path}; wait for it or stop it first"
-        with exclusive(self._lock_file, busy):
-            self._lock_file.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-            yield
+        return _owned(
+            self._lock_file,
+            f"another process is training in {self.path}; wait for it or stop it: oelm stop {self.path}",
+        )
 
     def claim(self) -> AbstractContextManager[None]:
         """Only one suite may have a run in its queue, from before it starts until it ends."""
-        return exclusive(self._claim_file, f"another 'oelm run' has {self.path} in its queue; wait for it or stop it")
+        return _owned(self._claim_file, f"another 'oelm run' has {self.path} in its queue; wait for it or stop it")
 
     def holder(self) -> dict[str, Any] | None:
         """pid and host of the living process that trains here, if one does."""
-        try:
-            holder = json.loads(self._lock_file.read_text())
-        except (OSError, ValueError):
-            return None
-        if is_locked(self._lock_file):
-            return holder
-        elsewhere = holder["host"] != socket.gethostname()
+        owner = _owner(self._lock_file)
+        if owner is None or is_locked(self._lock_file):
+            return owner
+        elsewhere = owner["host"] != socket.gethostname()
         status = (elsewhere and self._json(self.status_file)) or {}
         fresh = time.time() - status.get("heartbeat", 0) < SILENT_SECONDS
-        return holder if status.get("state") == RUNNING and fresh else None
+        return owner if status.get("state") == RUNNING and fresh else None
+
+    def claimant(self) -> dict[str, Any] | None:
+        """pid and host of the living suite that has this run in its queue, if one has."""
+        return _owner(self._claim_file) if is_locked(self._claim_file) else None
 
     # What analysis and monitoring read
 
@@ -162,6 +162,22 @@ class RunFolder:
             return None
         except (OSError, ValueError) as error:
             raise OelmError(f"{file} cannot be read: {error}") from error
+
+
+@contextmanager
+def _owned(file: Path, busy: str) -> Iterator[None]:
+    with exclusive(file, busy):
+        file.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        yield
+
+
+def _owner(file: Path) -> dict[str, Any] | None:
+    """Who last took a lock; whether it still has it is another question."""
+    try:
+        owner = json.loads(file.read_text())
+        return {"pid": int(owner["pid"]), "host": str(owner["host"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def find_runs(root: str | Path) -> list[RunFolder]:

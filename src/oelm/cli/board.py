@@ -1,5 +1,6 @@
 """Runs as rows of a live table: what `oelm run`, `oelm status` and `oelm watch` show. No torch."""
 
+import os
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -71,12 +72,20 @@ def runs_table(rows: Sequence[dict[str, Any]], curves: Sequence[str] | None = No
 
     heads = ["run", "state", "step", "loss", "score", "tok/s", "ETA", "device", "heartbeat"]
     table = Table(*heads, *(["curve"] if curves else []), box=None, pad_edge=False)
+    table.columns[0].overflow = "fold"
     for column in table.columns[2:7]:
-        column.justify = "right"
-    for row, curve in zip(rows, curves or [""] * len(rows), strict=True):
+        column.justify, column.no_wrap = "right", True
+    names = _short([row["run"] for row in rows])
+    for name, row, curve in zip(names, rows, curves or [""] * len(rows), strict=True):
         state = Text(row["state"], style=_COLOURS.get(row["state"], ""))
-        table.add_row(Text(row["run"]), state, *_cells(row), *([curve] if curves else []))
+        table.add_row(Text(name), state, *_cells(row), *([curve] if curves else []))
     return table
+
+
+def _short(paths: list[str]) -> list[str]:
+    """Paths below the folder that all of them share."""
+    above = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    return [os.path.relpath(path, above) if above else path for path in paths]
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -85,7 +94,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     steps = f"{row['step']:,}" + (f"/{row['max_steps']:,}" if row["max_steps"] else "")
     score = f"{row['perplexity']:.3f}" if row["perplexity"] else f"{row['accuracy']:.2%}" if row["accuracy"] else ""
     speed = f"{row['tokens_per_second']:,.0f}" if row["tokens_per_second"] and row["state"] == "running" else ""
-    silent = duration(time.time() - row["heartbeat"]) + " ago" if row["heartbeat"] else ""
+    silent = duration(time.time() - row["heartbeat"]) + " ago" if row["state"] in ("running", "dead") else ""
     loss = f"{row['loss']:.4f}" if row["loss"] is not None else ""
     return [steps, loss, score, speed, duration(row["eta_seconds"]), row["device"] or "", silent]
 

@@ -6,7 +6,7 @@ from typing import NoReturn
 import click
 import typer
 
-from oelm.cli import compare, data, demo, doctor, generate, inspect, report, run, train
+from oelm.cli import compare, data, demo, doctor, experiments, generate, inspect, report, run, status, train
 from oelm.errors import OelmError
 from oelm.files import explain
 
@@ -23,7 +23,12 @@ app.command("inspect")(inspect.inspect)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("resume")(train.resume)
+app.command("experiments")(experiments.experiments)
 app.command("run")(run.run)
+app.command("status")(status.status)
+app.command("watch")(status.watch)
+app.command("logs")(status.logs)
+app.command("stop")(status.stop)
 app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)

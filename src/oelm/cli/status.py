@@ -1,0 +1,194 @@
+"""`oelm status`, `watch`, `logs` and `stop`: what runs are doing, seen through their folders. No torch."""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from oelm.runs import RunFolder
+
+Folders = Annotated[list[Path] | None, typer.Argument(help="Run folders or folders above them. [default: runs]")]
+
+
+def status(
+    paths: Folders = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """One line per run: state, step, loss, score, speed, time left. A dead process is shown as dead."""
+    from oelm.cli.board import facts_of
+
+    rows = [facts_of(folder) for folder in _runs(paths)]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+
+    from oelm.cli.board import runs_table
+
+    console = Console(highlight=False)
+    console.print(runs_table(rows))
+    for row in rows:
+        if row.get("error"):
+            console.print(f"{row['run']}: {row['error']}", style="red", markup=False)
+    console.print(_summary(rows))
+
+
+def watch(
+    paths: Folders = None,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
+) -> None:
+    """A live table of the runs with their validation curves. Ctrl-C leaves; the runs go on."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    if once or not console.is_terminal:
+        console.print(_picture(paths))
+        return
+    with Live(_picture(paths), console=console, auto_refresh=False, screen=True) as live:
+        try:
+            while True:
+                time.sleep(every)
+                live.update(_picture(paths), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def logs(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the run does; Ctrl-C leaves.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many lines of the end.")] = 20,
+) -> None:
+    """Print the end of a run's log."""
+    from oelm.errors import OelmError
+    from oelm.runs import RunFolder
+
+    folder = RunFolder.open(run)
+    try:
+        text = folder.log_file.read_text(errors="replace")
+    except FileNotFoundError:
+        if not follow:
+            state = folder.status()["state"]
+            raise OelmError(f"{run} has no log yet; it is {state}. Wait for it with --follow") from None
+        text = ""
+    for line in text.splitlines()[-lines:]:
+        typer.echo(line)
+    if follow:
+        _follow(folder, len(text.encode()))
+
+
+def stop(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders.", metavar="RUN…")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All runs below --in, and the suites behind them.")] = False,
+    within: Annotated[Path, typer.Option("--in", help="Where --all looks for runs.")] = Path("runs"),
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait until they have left.")] = 120.0,
+) -> None:
+    """Ask runs to write a checkpoint and leave. 'oelm resume', or the same 'oelm run', goes on later."""
+    from oelm.errors import OelmError
+    from oelm.runs import RunFolder, find_runs
+
+    if bool(runs) == everything:
+        raise OelmError("name the runs to stop, or give --all")
+    folders = find_runs(within) if everything else [RunFolder.open(run) for run in runs or []]
+    if everything:
+        # A suite would start the next run in the place of one that was stopped.
+        for pid in {claim["pid"] for folder in folders if (claim := _here(folder.claimant()))}:
+            os.kill(pid, signal.SIGTERM)
+    asked = [folder for folder in folders if _ask(folder, quiet=everything)]
+    deadline = time.monotonic() + wait
+    while any(folder.holder() for folder in asked) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for folder in asked:
+        left = folder.holder() is None
+        typer.echo(f"{folder.path}: {folder.status()['state'] if left else 'asked to stop, still at work'}")
+    if not asked:
+        typer.echo("nothing is running")
+
+
+def _runs(paths: list[Path] | None) -> "list[RunFolder]":
+    from oelm.errors import OelmError
+    from oelm.runs import find_runs
+
+    given = paths or [Path("runs")]
+    missing = [str(path) for path in given if not path.exists()]
+    if missing and paths:
+        raise OelmError(f"{', '.join(missing)} does not exist; give run folders or folders above them")
+    found = [folder for path in given for folder in find_runs(path)]
+    if not found:
+        raise OelmError(f"no runs in {', '.join(map(str, given))}; start some with 'oelm run' or 'oelm train'")
+    return found
+
+
+def _summary(rows: list[dict[str, Any]]) -> str:
+    states = [row["state"] for row in rows]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    return f"{len(rows)} runs: {counts}"
+
+
+def _picture(paths: list[Path] | None) -> Any:
+    from rich.console import Group
+
+    from oelm.cli.board import facts_of, runs_table, sparkline
+
+    folders = _runs(paths)
+    rows = [facts_of(folder) for folder in folders]
+    curves = [
+        "" if row["state"] == "unreadable" else sparkline(_curve(f)) for f, row in zip(folders, rows, strict=True)
+    ]
+    order = sorted(range(len(rows)), key=lambda i: rows[i]["state"] != "running")  # those at work on top
+    return Group(runs_table([rows[i] for i in order], [curves[i] for i in order]), _summary(rows))
+
+
+def _curve(folder: "RunFolder") -> list[float]:
+    """The validation losses, or the training losses until there are some."""
+    for kind in ("validation", "train"):
+        values = [row["loss"] for row in folder.metrics(kind) if isinstance(row.get("loss"), int | float)]
+        if len(values) > 1:
+            return values
+    return []
+
+
+def _follow(folder: "RunFolder", position: int) -> None:
+    while True:
+        alive = folder.holder() is not None or folder.status()["state"] == "queued"
+        if folder.log_file.exists():
+            with folder.log_file.open("rb") as file:
+                file.seek(position)
+                fresh = file.read()
+            position += len(fresh)
+            if fresh:
+                typer.echo(fresh.decode(errors="replace"), nl=False)
+        if not alive:
+            return
+        time.sleep(0.5)
+
+
+def _here(owner: dict[str, Any] | None) -> dict[str, Any] | None:
+    return owner if owner is not None and owner["host"] == socket.gethostname() else None
+
+
+def _ask(folder: "RunFolder", quiet: bool) -> bool:
+    """Signal the process that holds the folder's lock, and no other; whether there was one."""
+    holder = folder.holder()
+    if holder is None:
+        if not quiet:
+            typer.echo(f"{folder.path}: not running ({folder.status()['state']})")
+        return False
+    if not _here(holder):
+        typer.echo(f"{folder.path}: runs on {holder['host']}; stop it there", err=True)
+        return False
+    try:
+        os.kill(holder["pid"], signal.SIGTERM)
+    except ProcessLookupError:  # it has just left
+        return True
+    except PermissionError:
+        typer.echo(f"{folder.path}: process {holder['pid']} belongs to another user", err=True)
+        return False
+    return True

@@ -1,0 +1,177 @@
+"""`oelm status`, `watch`, `logs`, `stop` and `experiments`, as typed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from oelm.cli.board import sparkline
+from oelm.cli.main import app
+from oelm.errors import OelmError
+from oelm.experiments.entries import chosen
+from oelm.experiments.suite import plan_experiments
+from oelm.runs import FAILED, FINISHED, RUNNING, RunFolder
+
+CONFIG = {"method": "baseline", "seed": 0, "training": {"max_lr": 3e-4}}
+HOLD = """
+import sys, time
+from oelm.runs import RUNNING, RunFolder
+run = RunFolder(sys.argv[1])
+with run.lock():
+    run.set_status(RUNNING, step=5, max_steps=10, tokens_per_second=100.0, eta_seconds=75.0, device="cpu")
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def oelm(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("a", "b"):
+        RunFolder(f"runs/{name}").create(CONFIG)
+    return Path("runs")
+
+
+@pytest.fixture
+def training(runs: Path):
+    """A process that holds run `a` as a trainer does."""
+    source = Path(__file__).parents[2] / "src"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, runs / "a"], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(source)}
+    )
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def states() -> dict[str, str]:
+    return {Path(row["run"]).name: row["state"] for row in json.loads(oelm("status", "--json"))}
+
+
+def test_a_running_run_shows_its_process_and_a_killed_one_is_dead(runs, training):
+    (row, _) = json.loads(oelm("status", "--json"))
+    assert (row["state"], row["step"], row["pid"]) == ("running", 5, training.pid)
+    assert "1:15" in oelm("status")
+    training.send_signal(signal.SIGKILL)
+    training.wait()
+    assert states() == {"a": "dead", "b": "queued"}
+
+
+def test_stop_signals_the_process_that_holds_the_folder_and_no_other(runs, training):
+    assert "not running (queued)" in oelm("stop", runs / "b")
+    assert training.poll() is None
+    oelm("stop", runs / "a", "--wait", "10")
+    assert training.wait(10) == -signal.SIGTERM
+
+
+def test_stop_never_believes_a_process_number_without_the_lock(runs, training):
+    """The number in an old lock may meanwhile be anybody's."""
+    (runs / "b" / ".lock").write_text((runs / "a" / ".lock").read_text())
+    RunFolder(runs / "b").set_status(RUNNING, step=1)
+    assert "not running (dead)" in oelm("stop", runs / "b")
+    assert training.poll() is None
+
+
+def test_a_run_of_another_machine_is_left_to_it_and_dead_when_it_falls_silent(runs):
+    folder = RunFolder(runs / "a")
+    (runs / "a" / ".lock").write_text(json.dumps({"pid": os.getpid(), "host": "another-host"}))
+    folder.set_status(RUNNING, step=3)
+    assert states()["a"] == "running"
+    assert "runs on another-host; stop it there" in oelm("stop", runs / "a")
+    status = json.loads(folder.status_file.read_text())
+    folder.status_file.write_text(json.dumps({**status, "heartbeat": time.time() - 3600}))
+    assert states()["a"] == "dead"
+
+
+def test_failures_and_damage_are_told(runs):
+    RunFolder(runs / "a").set_status(FAILED, step=2, error="Diverged: the loss became nan")
+    (runs / "b" / "status.json").write_text("{")
+    shown = oelm("status")
+    assert "the loss became nan" in shown
+    assert "status.json cannot be read" in shown
+    assert states() == {"a": "failed", "b": "unreadable"}
+
+
+def test_watch_draws_the_curve(runs):
+    folder = RunFolder(runs / "a")
+    for step, loss in enumerate((4.0, 3.0, 2.0, 1.0)):
+        folder.append_metrics({"kind": "validation", "step": step, "loss": loss})
+    assert "█▆▃▁" in oelm("watch", "--once")
+    assert sparkline([1.0] * 40) == "▁" * 16
+    assert sparkline([]) == ""
+
+
+def test_logs_prints_the_end_and_follows_until_the_run_ends(runs, training):
+    folder = RunFolder(runs / "a")
+    folder.log_file.write_text("".join(f"line {i}\n" for i in range(50)))
+    assert oelm("logs", folder.path, "-n", "2") == "line 48\nline 49\n"
+    training.terminate()
+    training.wait()
+    folder.set_status(FINISHED, step=10)
+    assert oelm("logs", folder.path, "-n", "1", "-f") == "line 49\n"
+    with pytest.raises(OelmError, match="has no log yet; it is queued"):
+        oelm("logs", runs / "b")
+
+
+def test_mistakes_are_one_line(runs):
+    for words, message in (
+        (["status", "nowhere"], "nowhere does not exist"),
+        (["stop"], "name the runs to stop, or give --all"),
+        (["stop", "nowhere"], "nowhere is not a run folder"),
+        (["run", "GPT-2"], "did you mean 'GPT-02'"),
+        (["run", "GPT-02", "--seeds", "0;1"], "is not a list of whole numbers"),
+        (["run", "GPT-02", "--engine", "cloud"], "engine 'cloud' is unknown"),
+    ):
+        with pytest.raises(OelmError, match=message):
+            oelm(*words)
+
+
+def test_experiments_lists_published_results_and_our_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (run,) = plan_experiments(chosen(["GPT-03"], "mini"), Path("runs/mini"), prepare_data=False)
+    folder = RunFolder(run.folder)
+    folder.create(run.config.to_dict())
+    folder.result_file.write_text(json.dumps({"steps": 2000, "final": {"perplexity": 24.29, "loss": 3.19}}))
+    listed = json.loads(oelm("experiments", "--json"))
+    rows = {row["id"]: row for row in listed["experiments"]}
+    assert rows["GPT-01"]["published"]["perplexity"] == 4.2692
+    for name in ("GPT-03", "controls-tinystories"):  # they share it
+        assert rows[name]["runs"]["mini"][0]["perplexity"] == 24.29
+    assert listed["suites"]["phase2"] == ["GPT-01", "GPT-02"]
+    monkeypatch.setenv("COLUMNS", "160")
+    assert "1/1: 24.29" in oelm("experiments")
+
+
+def test_a_dry_run_says_what_full_scale_needs_and_starts_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (facts,) = json.loads(oelm("run", "GPT-02", "--dry-run", "--json"))
+    assert facts["trainable_parameters"] == 41_751_040
+    assert facts["tokens"] == 100_000 * 8 * 512
+    assert not list(tmp_path.iterdir())
+    assert "GPT-02/oelm_freeze" in oelm("run", "phase2", "--dry-run")
+
+
+def test_monitoring_loads_no_torch(runs):
+    script = "import sys\nfrom oelm.cli.main import app\n"
+    script += "\n".join(
+        f"app({words}, standalone_mode=False)"
+        for words in (["status"], ["watch", "--once"], ["experiments"], ["stop", "--all"])
+    )
+    script += "\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

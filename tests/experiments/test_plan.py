@@ -1,0 +1,110 @@
+"""From experiments to runs: shared where they compute the same, refused where they do not."""
+
+from pathlib import Path
+
+import pytest
+
+from oelm.errors import OelmError
+from oelm.experiments.entries import catalog, chosen, experiment
+from oelm.experiments.plan import unique
+from oelm.experiments.runner import claimed
+from oelm.experiments.suite import plan_experiments
+from oelm.runs import RunFolder
+from oelm.training.trainer import train
+
+
+def planned(*names, scale="mini", **options):
+    return plan_experiments(chosen(names, scale), Path("runs"), prepare_data=False, **options)
+
+
+def test_experiments_that_ask_for_the_same_computation_share_its_run(workplace):
+    runs = planned("phase3", "controls", seeds=[0, 1, 2])
+    assert len(unique(runs)) == 14 * 3  # all of phase 3 is among the controls at this scale
+    twin = next(run for run in runs if run.experiment == "controls-tinystories" and run.arm == "oelm_random")
+    assert twin.folder == Path("runs/GPT-03/oelm_random-0")
+
+
+def test_a_run_that_is_there_is_found_by_what_it_computes(workplace):
+    first = next(run for run in planned("controls-tinystories") if run.arm == "oelm_random")
+    RunFolder(first.folder).create(first.config.to_dict())
+    assert planned("GPT-03")[0].folder == first.folder
+
+
+def test_other_settings_are_another_run(workplace):
+    assert planned("GPT-03")[0].folder != planned("controls-tinystories", scale="smoke")[2].folder
+    full = unique(planned("phase2", "controls-tinystories", scale="full", seeds=[0]))
+    assert len(full) == 8 * 2  # GPT-01 and GPT-02 are two of the controls, at the published rates
+    assert {run.folder.parent.name for run in full} == {"GPT-01", "GPT-02", "controls-tinystories"}
+
+
+def test_seeds_come_one_after_the_other(workplace):
+    assert [run.seed for run in unique(planned("phase3", seeds=[0, 1]))] == [0] * 5 + [1] * 5
+
+
+def test_settings_reach_every_run_and_mistakes_name_the_experiment(workplace):
+    assert all(
+        run.config.training.max_steps == 7
+        for run in planned("phase2", settings=["training.max_steps=7", "training.warmup_steps=1"])
+    )
+    with pytest.raises(OelmError, match=r"GPT-01: config key 'training.steps' is unknown"):
+        planned("phase2", settings=["training.steps=7"])
+
+
+def test_a_changed_entry_for_an_existing_folder_is_refused_naming_the_difference(workplace):
+    with claimed(planned("GPT-02")):
+        pass
+    changed = planned("GPT-02", settings=["training.max_lr=0.001"])
+    with pytest.raises(OelmError, match=r"training.max_lr is 0.003 there and 0.001 here"), claimed(changed):
+        pass
+
+
+def test_an_unreadable_folder_is_no_obstacle_to_planning(workplace):
+    broken = Path("runs/old")
+    broken.mkdir(parents=True)
+    (broken / "config.yaml").write_text("{")
+    assert len(planned("phase2")) == 2
+
+
+def test_encoder_entries_say_what_is_missing_or_are_planned(workplace):
+    try:
+        assert planned("XNLI-01")
+    except OelmError as error:
+        assert "XNLI-01 fine-tunes an encoder" in str(error)
+
+
+@pytest.mark.parametrize("name", [n for n in catalog() if experiment(n).data is not None and n != "demo"])
+def test_every_language_model_runs_at_smoke_scale(smoke, name):
+    for run in smoke(name, seeds=[0])[-2:]:
+        result = train(run.config, run.folder)
+        assert result["steps"] == 12
+        assert result["frozen_verified"]
+
+
+@pytest.mark.shared_data
+def test_mini_scale_reads_real_text_from_a_data_root(workplace, shared_data):
+    small = ["training.max_steps=1", "training.warmup_steps=0", "training.eval_tokens=128"]
+    (run,) = plan_experiments(
+        chosen(["GPT-05"], "mini"), Path("runs"), data_root=shared_data, settings=small, threads=1
+    )
+    assert run.config.data.path == "data/mini/openwebtext-bpe2048"
+    assert run.config.data.fingerprint
+
+
+def test_a_data_root_without_the_corpus_is_refused(workplace):
+    with pytest.raises(OelmError, match="has no folder 'openwebtext-sample'"):
+        plan_experiments(chosen(["GPT-04"], "mini"), Path("runs"), data_root=workplace)
+    with pytest.raises(OelmError, match="--data-root nowhere is not a folder"):
+        plan_experiments(chosen(["GPT-04"], "mini"), Path("runs"), data_root=Path("nowhere"))
+
+
+def test_without_a_data_root_web_text_is_not_downloaded_for_a_sample(workplace, monkeypatch):
+    monkeypatch.delenv("OELM_SHARED_DATA", raising=False)
+    with pytest.raises(OelmError, match="too large to download for this scale"):
+        plan_experiments(chosen(["GPT-04"], "mini"), Path("runs"))
+
+
+def test_a_sample_named_by_the_environment_never_passes_for_the_full_corpus(workplace, monkeypatch):
+    (workplace / "tinystories").mkdir()
+    monkeypatch.setenv("OELM_SHARED_DATA", str(workplace))
+    with pytest.raises(OelmError, match="could not be reached on the hub"):
+        plan_experiments(chosen(["GPT-01"], "full"), Path("runs"))
