@@ -123,7 +123,7 @@ def _digest(file: IO[bytes]) -> str:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, busy: str) -> Iterator[None]:
+def exclusive(path: Path, busy: str) -> Iterator[IO[str]]:
     """Hold a lock file; it is released when the process ends, however it ends. `busy` is the error if it is taken."""
     with path.open("a") as file:
         deadline = time.monotonic() + _PEEK_SECONDS
@@ -135,7 +135,7 @@ def exclusive(path: Path, busy: str) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise OelmError(busy) from None
                 time.sleep(0.02)
-        yield
+        yield file
 
 
 def is_locked(path: Path) -> bool:

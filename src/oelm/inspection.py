@@ -49,8 +49,8 @@ def model_flops(model: nn.Module, *, sequence_length: int, causal: bool) -> Flop
     head = getattr(model, "embedding", None)  # our GPT reads its logits off the embedding matrix
     if isinstance(head, nn.Embedding):
         matmuls.append(Matmul("head", head.weight.numel(), trained=head.weight.requires_grad))
-    queries = [site.module(model) for site in sites if site.role == "query"]
-    attention = sum(attention_flops(query.weight.shape[0], sequence_length, causal) for query in queries)  # type: ignore[union-attr,index,arg-type]
+    widths = [model.get_parameter(f"{site.path}.weight").shape[0] for site in sites if site.role == "query"]
+    attention = sum(attention_flops(width, sequence_length, causal) for width in widths)
     return count(matmuls, attention)
 
 

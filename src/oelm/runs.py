@@ -166,8 +166,10 @@ class RunFolder:
 
 @contextmanager
 def _owned(file: Path, busy: str) -> Iterator[None]:
-    with exclusive(file, busy):
-        file.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+    with exclusive(file, busy) as lock:
+        lock.truncate(0)
+        lock.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        lock.flush()
         yield
 
 
@@ -182,9 +184,13 @@ def _owner(file: Path) -> dict[str, Any] | None:
 
 def find_runs(root: str | Path) -> list[RunFolder]:
     """All run folders at or below `root`, by name."""
-    return [
-        RunFolder(file.parent) for file in sorted(Path(root).rglob("config.yaml")) if "checkpoints" not in file.parts
-    ]
+    return [RunFolder(file.parent) for file in find_files(root, "config.yaml")]
+
+
+def find_files(root: str | Path, name: str) -> list[Path]:
+    """Files of this name at or below `root`, by path, but not in the checkpoints of runs below it."""
+    found = sorted(Path(root).rglob(name))
+    return [file for file in found if "checkpoints" not in file.relative_to(root).parts]
 
 
 def checkpoint_bytes(total_parameters: int, trainable_parameters: int) -> int:

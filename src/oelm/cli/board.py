@@ -1,14 +1,14 @@
-"""Runs as rows of a live table: what `oelm run`, `oelm status` and `oelm watch` show. No torch."""
+"""Runs as rows of a table: what `oelm status` and `oelm watch` show. No torch."""
 
-import os
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from oelm.cli.progress import below_common
+
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from oelm.experiments.runner import Job
     from oelm.runs import RunFolder
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -75,17 +75,11 @@ def runs_table(rows: Sequence[dict[str, Any]], curves: Sequence[str] | None = No
     table.columns[0].overflow = "fold"
     for column in table.columns[2:7]:
         column.justify, column.no_wrap = "right", True
-    names = _short([row["run"] for row in rows])
+    names = below_common([row["run"] for row in rows])
     for name, row, curve in zip(names, rows, curves or [""] * len(rows), strict=True):
         state = Text(row["state"], style=_COLOURS.get(row["state"], ""))
         table.add_row(Text(name), state, *_cells(row), *([curve] if curves else []))
     return table
-
-
-def _short(paths: list[str]) -> list[str]:
-    """Paths below the folder that all of them share."""
-    above = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
-    return [os.path.relpath(path, above) if above else path for path in paths]
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -97,70 +91,3 @@ def _cells(row: dict[str, Any]) -> list[str]:
     silent = duration(time.time() - row["heartbeat"]) + " ago" if row["state"] in ("running", "dead") else ""
     loss = f"{row['loss']:.4f}" if row["loss"] is not None else ""
     return [steps, loss, score, speed, duration(row["eta_seconds"]), row["device"] or "", silent]
-
-
-class Board:
-    """What a suite shows of its jobs: a live table on a terminal, a line per change of state elsewhere."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
-        self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal and not quiet else None
-        self._states: dict[str, str] = {}
-        self._shown = 0.0
-
-    def __enter__(self) -> "Board":
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.live:
-            self.live.stop()
-
-    def show(self, jobs: "list[Job]") -> None:
-        if self.live is None:
-            self._print_changes(jobs)
-        elif time.monotonic() - self._shown > 2 or all(job.done for job in jobs):
-            self._shown = time.monotonic()
-            self.live.update(self._table(jobs), refresh=True)
-
-    def _table(self, jobs: "list[Job]") -> Any:
-        """The runs that matter now: a long queue would not fit a screen."""
-        from rich.console import Group
-
-        done = sum(job.done for job in jobs)
-        current = [job for job in jobs if job.failed or (job.process is not None and not job.done)]
-        waiting = len(jobs) - done - sum(not job.done for job in current)
-        return Group(
-            runs_table([facts_of(job.folder) for job in current]),
-            f"{done} of {len(jobs)} done, {waiting} waiting {_left(jobs)}",
-        )
-
-    def _print_changes(self, jobs: "list[Job]") -> None:
-        for job in jobs:
-            state = job.status.get("state", "queued")
-            path = str(job.folder.path)
-            if self._states.get(path) != state:
-                self._states[path] = state
-                if state != "queued":
-                    self.console.print(f"{path}: {state}{_words(job.status)}", soft_wrap=True)
-
-
-def _words(status: dict[str, Any]) -> str:
-    from oelm.cli.progress import describe
-
-    said = describe(status)
-    return f", {said}" if said else ""
-
-
-def _left(jobs: "list[Job]") -> str:
-    """Time left for all runs, from the speed of those that are running."""
-    running = [job for job in jobs if not job.done and job.status.get("eta_seconds")]
-    if not running:
-        return ""
-    per_step = [j.status["eta_seconds"] / max(1, j.status["max_steps"] - j.status["step"]) for j in running]
-    steps = sum(j.run.config.training.max_steps - j.status.get("step", 0) for j in jobs if not j.done)
-    return f"ETA {duration(steps * sum(per_step) / len(per_step) / len(running))}"

@@ -60,9 +60,9 @@ def run(
     if dry_run:
         _preview(planned, experiments, as_json)
         return
-    from oelm.cli.board import Board
+    from oelm.cli.progress import SuiteBoard
 
-    with Board(quiet=as_json) as board:
+    with SuiteBoard(quiet=as_json) as board:
         jobs = queue.run(unique(planned), watch=board.show)
     _conclude(jobs, root, as_json)
 

@@ -97,16 +97,21 @@ def stop(
     if bool(runs) == everything:
         raise OelmError("name the runs to stop, or give --all")
     folders = find_runs(within) if everything else [RunFolder.open(run) for run in runs or []]
+    suites: dict[RunFolder, int] = {}
     if everything:
-        # A suite would start the next run in the place of one that was stopped.
-        for pid in {claim["pid"] for folder in folders if (claim := _here(folder.claimant()))}:
+        # A suite stops its own runs, and would start the next one in the place of one that we stop. Its runs must not
+        # be asked by us as well: a second request means "at once", without a checkpoint.
+        suites = {folder: claim["pid"] for folder in folders if (claim := _here(folder.claimant()))}
+        for pid in set(suites.values()):
             os.kill(pid, signal.SIGTERM)
-    asked = [folder for folder in folders if _ask(folder, quiet=everything)]
+    asked = [folder for folder in folders if folder in suites or _ask(folder, quiet=everything)]
     deadline = time.monotonic() + wait
     while any(folder.holder() for folder in asked) and time.monotonic() < deadline:
         time.sleep(0.2)
     for folder in asked:
         left = folder.holder() is None
+        if left and folder.status()["state"] in ("queued", "finished"):
+            continue  # it was in the queue of a suite, not at work
         typer.echo(f"{folder.path}: {folder.status()['state'] if left else 'asked to stop, still at work'}")
     if not asked:
         typer.echo("nothing is running")

@@ -50,6 +50,10 @@ class Job:
         return self.exit_code is not None
 
     @property
+    def at_work(self) -> bool:
+        return self.process is not None and not self.done
+
+    @property
     def stopped(self) -> bool:
         """It left on request, with a checkpoint: not finished, but nothing went wrong."""
         early = self.exit_code == -signal.SIGTERM  # before it had anything to save

@@ -1,0 +1,114 @@
+"""The queue on this machine, with real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from oelm.cli.main import app
+from oelm.errors import OelmError
+from oelm.experiments.runner import Slot, command, last_words, local_slots, run_all
+from oelm.runs import RunFolder
+
+
+def test_a_failed_run_is_told_with_its_last_words_and_the_others_go_on_once(smoke):
+    good, bad = smoke("phase2")
+    bad = replace(bad, config=bad.config.model_copy(deep=True))
+    bad.config.data.path = "data/gone"
+    jobs = run_all([bad, good], slots=1)
+    assert [job.failed for job in jobs] == [True, False]
+    assert "data/gone" in last_words(jobs[0].folder)
+    assert RunFolder(good.folder).result() is not None
+
+    stamp = RunFolder(good.folder).result_file.stat().st_mtime_ns
+    (again,) = run_all([good], slots=1)
+    assert again.process is None
+    assert RunFolder(good.folder).result_file.stat().st_mtime_ns == stamp
+
+
+SUITE = [sys.executable, "-m", "oelm", "run", "phase2", "--scale", "smoke", "--slots", "2"]
+LONG = ["--set", "training.max_steps=100000", "--set", "training.eval_every=50000"]
+FOLDERS = [RunFolder(f"runs/smoke/{name}") for name in ("GPT-01/baseline-0", "GPT-02/oelm_freeze-0")]
+
+
+def _started(after=20):
+    """A suite of two long runs, both at work."""
+    suite = subprocess.Popen([*SUITE, *LONG], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not all(f.holder() and f.status_file.exists() and f.status()["step"] > after for f in FOLDERS):
+        assert suite.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return suite, [folder.status()["pid"] for folder in FOLDERS]
+
+
+def _require_saved(pids):
+    for folder, pid in zip(FOLDERS, pids, strict=True):
+        assert folder.status()["state"] == "interrupted"
+        assert (folder.checkpoints / "latest").exists()
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_ctrl_c_checkpoints_and_stops_all_and_the_same_command_goes_on(workplace):
+    suite, pids = _started()
+    suite.send_signal(signal.SIGINT)
+    assert suite.wait(60) == 130
+    _require_saved(pids)
+
+    before = FOLDERS[0].status()["step"]
+    suite, pids = _started(after=before)
+    assert CliRunner().invoke(app, ["stop", "--all", "--in", "runs"]).exit_code == 0
+    assert suite.wait(60) == 143  # else it would have started the next run in the place of a stopped one
+    _require_saved(pids)
+    assert f"from step {before}" in FOLDERS[0].log_file.read_text()
+
+
+def test_two_suites_cannot_have_the_same_run(smoke):
+    runs = smoke("phase2")
+    refusal = r"another 'oelm run' has runs/GPT-02/oelm_freeze-0 in its queue"
+    with _claimed(runs[1]), pytest.raises(OelmError, match=refusal):
+        run_all(runs, slots=1)
+    assert RunFolder(runs[0].folder).result() is None  # nothing was begun
+
+
+def _claimed(run):
+    folder = RunFolder(run.folder)
+    folder.create(run.config.to_dict())
+    return folder.claim()
+
+
+def test_a_run_that_is_being_trained_is_refused_naming_its_process(smoke):
+    (run,) = smoke("GPT-01")
+    folder = RunFolder(run.folder)
+    folder.create(run.config.to_dict())
+    with folder.lock(), pytest.raises(OelmError, match=rf"is being trained by process {os.getpid()} on "):
+        run_all([run], slots=1)
+
+
+def test_slots_are_gpus_or_shares_of_the_cpu(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert local_slots([2, 3], None) == [Slot((2,)), Slot((3,))]
+    assert Slot((2, 3)).environment == {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert len(local_slots(None, None)) == 4
+    assert local_slots(None, 3) == [Slot()] * 3
+    with pytest.raises(OelmError, match="GPU 4, 7 does not exist; this machine has GPUs 0 to 3"):
+        local_slots([0, 4, 7], None)
+    with pytest.raises(OelmError, match="exclude each other"):
+        local_slots([0], 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(OelmError, match="GPU 0 does not exist; this machine has no GPU; use --slots"):
+        local_slots([0], None)
+
+
+def test_several_processes_per_run_go_through_torchrun():
+    words = command(RunFolder("runs/x"), nproc=2)
+    assert words[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    assert words[-4:] == ["oelm", "resume", "runs/x", "--quiet"]
