@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import typer
 
-from oelm.cli import compare, data, demo, doctor, experiments, generate, inspect, report, run, status, train
+from oelm.cli import audit, compare, data, demo, doctor, experiments, generate, inspect, report, run, status, train
 from oelm.errors import OelmError
 from oelm.files import explain
 
@@ -33,6 +33,7 @@ app.command("logs")(status.logs)
 app.command("stop")(status.stop)
 app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
+app.command("audit")(audit.audit)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 

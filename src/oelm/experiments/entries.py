@@ -47,6 +47,7 @@ class TaskRecipe(_Section):
 class Published(_Section):
     """What the study reports for an experiment. None where it reports nothing."""
 
+    seeds: int | None = None
     perplexity: float | None = None
     loss: float | None = None
     accuracy: float | None = None
