@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format benchmark clean
+.PHONY: help install demo test lint format benchmark study-mini clean
 
 help:  ## say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +16,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (once; a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) torch
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev,cluster]'
 	@touch $@
 
 install: $(VENV)/installed  ## create .venv and install oelm in it
@@ -41,6 +41,15 @@ format: $(VENV)/installed  ## format the code
 benchmark: $(VENV)/installed  ## step time and memory against Hugging Face GPT-2, tokenising against bare tokenizers
 	@$(BIN)/python benchmarks/step_time.py
 	@$(BIN)/python benchmarks/tokenize_throughput.py
+
+# Finished runs are kept, so the study can be stopped and started at will. Texts: a folder with tinystories/, wikitext-2/
+# and openwebtext-sample/, named by OELM_SHARED_DATA; without it the first two come from the hub.
+study-mini: $(VENV)/installed  ## the published comparisons and their controls on real text (4 hours of two cores)
+	@$(BIN)/oelm run phase3 controls --scale mini --seeds 0,1,2 --time --out results/mini
+	@$(BIN)/oelm run learning-rate --scale mini --out results/mini
+	@$(BIN)/oelm report results/mini --lang en
+	@$(BIN)/oelm report results/mini --lang zh
+	@$(BIN)/oelm audit results/mini --json > results/mini/audit.json
 
 clean:  ## remove .venv and caches (runs, data and results stay)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

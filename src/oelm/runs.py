@@ -88,10 +88,15 @@ class RunFolder:
         """Only one suite may have a run in its queue, from before it starts until it ends."""
         return _owned(self._claim_file, f"another 'oelm run' has {self.path} in its queue; wait for it or stop it")
 
+    @property
+    def locked(self) -> bool:
+        """Whether a living process trains here, as far as this machine's file system can tell."""
+        return is_locked(self._lock_file)
+
     def holder(self) -> dict[str, Any] | None:
         """pid and host of the living process that trains here, if one does."""
         owner = _owner(self._lock_file)
-        if owner is None or is_locked(self._lock_file):
+        if owner is None or self.locked:
             return owner
         elsewhere = owner["host"] != socket.gethostname()
         status = (elsewhere and self._json(self.status_file)) or {}

@@ -1,5 +1,6 @@
 """From experiments to runs: shared where they compute the same, refused where they do not."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from oelm.errors import OelmError
 from oelm.experiments.entries import catalog, chosen, experiment
 from oelm.experiments.plan import unique
 from oelm.experiments.runner import claimed
-from oelm.experiments.suite import plan_experiments
+from oelm.experiments.suite import plan_experiments, time_planned
 from oelm.runs import RunFolder
 from oelm.training.trainer import train
 
@@ -108,3 +109,23 @@ def test_a_sample_named_by_the_environment_never_passes_for_the_full_corpus(work
     monkeypatch.setenv("OELM_SHARED_DATA", str(workplace))
     with pytest.raises(OelmError, match="could not be reached on the hub"):
         plan_experiments(chosen(["GPT-01"], "full"), Path("runs"))
+
+
+def test_arms_are_timed_side_by_side_once_and_kept_beside_their_runs(smoke):
+    planned = smoke("phase2")
+    for run in planned:
+        run.folder.mkdir(parents=True)
+    time_planned(planned, rounds=2)
+    files = [run.folder.parent / "step_time.json" for run in planned]
+    first, second = (json.loads(file.read_text()) for file in files)
+    assert first == second
+    assert 0 < first["arms"]["oelm_freeze"]["ratio"]
+    time_planned(planned, rounds=2)
+    assert json.loads(files[0].read_text()) == first
+
+
+def test_models_of_several_sizes_share_no_step_time(smoke):
+    planned, said = smoke("sizes"), []
+    time_planned(planned, say=said.append)
+    assert "several sizes" in said[0]
+    assert not list(Path("runs").rglob("step_time.json"))

@@ -69,6 +69,16 @@ def test_ctrl_c_checkpoints_and_stops_all_and_the_same_command_goes_on(workplace
     assert f"from step {before}" in FOLDERS[0].log_file.read_text()
 
 
+def test_the_runs_of_a_killed_suite_save_themselves(workplace):
+    suite, pids = _started()
+    suite.kill()
+    suite.wait()
+    deadline = time.monotonic() + 30
+    while any(folder.locked for folder in FOLDERS) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    _require_saved(pids)
+
+
 def test_two_suites_cannot_have_the_same_run(smoke):
     runs = smoke("phase2")
     refusal = r"another 'oelm run' has runs/GPT-02/oelm_freeze-0 in its queue"
@@ -110,5 +120,5 @@ def test_slots_are_gpus_or_shares_of_the_cpu(monkeypatch):
 
 def test_several_processes_per_run_go_through_torchrun():
     words = command(RunFolder("runs/x"), nproc=2)
-    assert words[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    assert words[5:9] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     assert words[-4:] == ["oelm", "resume", "runs/x", "--quiet"]

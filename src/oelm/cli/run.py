@@ -25,11 +25,17 @@ def run(
     nproc: Annotated[int, typer.Option(min=1, help="GPUs (processes) per run, through torchrun.")] = 1,
     engine: Annotated[str, typer.Option(help="local, ray or slurm.")] = "local",
     address: Annotated[str | None, typer.Option(help="Ray cluster to join. [default: start one here]")] = None,
+    slurm: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For SLURM, e.g. slurm_partition=gpu. Repeatable.")
+    ] = None,
     data_root: Annotated[
         Path | None,
         typer.Option(help="Folder with local corpora (tinystories/, wikitext-2/ …). [default: the hub]"),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Where the run folders go. [default: runs/SCALE]")] = None,
+    time_steps: Annotated[
+        bool, typer.Option("--time", help="Afterwards time the arms' steps side by side, here, on an idle machine.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run and what it needs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the runs and their outcome as JSON.")] = False,
 ) -> None:
@@ -42,11 +48,13 @@ def run(
     from oelm.experiments.engines import find_engine
     from oelm.experiments.entries import chosen
     from oelm.experiments.plan import unique
-    from oelm.experiments.suite import plan_experiments
+    from oelm.experiments.suite import plan_experiments, time_planned
 
     experiments = chosen(names, scale)
     root = out or Path("runs") / scale
-    queue = find_engine(engine, gpus=_numbers("--gpus", gpus), slots=slots, nproc=nproc, address=address)
+    queue = find_engine(
+        engine, gpus=_numbers("--gpus", gpus), slots=slots, nproc=nproc, address=address, scheduler_options=slurm or ()
+    )
     planned = plan_experiments(
         experiments,
         root,
@@ -64,6 +72,8 @@ def run(
 
     with SuiteBoard(quiet=as_json) as board:
         jobs = queue.run(unique(planned), watch=board.show)
+        if time_steps and not any(job.failed or job.stopped for job in jobs):
+            time_planned(planned, say=board.say)
     _conclude(jobs, root, as_json)
 
 

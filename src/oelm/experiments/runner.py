@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -18,8 +18,8 @@ from oelm.errors import OelmError
 from oelm.experiments.plan import PlannedRun
 from oelm.runs import FINISHED, INTERRUPTED, RunFolder
 
-_POLL_SECONDS = 0.5
-_GRACE_SECONDS = 300  # a run may be in the middle of a validation
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 300  # a run may be in the middle of a validation
 Watch = Callable[[list["Job"]], None]
 
 
@@ -36,12 +36,13 @@ class Slot:
 
 @dataclass
 class Job:
-    """One planned run and the process that works on it, if any."""
+    """One planned run and what works on it, if anything does: a process here, or a task on a cluster."""
 
     run: PlannedRun
     folder: RunFolder
     process: "subprocess.Popen[bytes] | None" = None
     slot: Slot | None = None
+    task: Any = None
     exit_code: int | None = None
     status: dict[str, Any] = field(default_factory=dict)
 
@@ -51,7 +52,7 @@ class Job:
 
     @property
     def at_work(self) -> bool:
-        return self.process is not None and not self.done
+        return not self.done and (self.process is not None or self.task is not None)
 
     @property
     def stopped(self) -> bool:
@@ -77,7 +78,7 @@ def run_all(
                     free += _reap(jobs)
                     _launch(jobs, free, nproc)
                     notify(jobs)
-                    time.sleep(_POLL_SECONDS)
+                    time.sleep(POLL_SECONDS)
         except BaseException:
             stop(jobs)
             notify(jobs)
@@ -108,10 +109,10 @@ def claimed(planned: Sequence[PlannedRun]) -> Iterator[list[Job]]:
 
 def stop(jobs: list[Job]) -> None:
     """Ask every running process to checkpoint and leave; end those that do not within the grace period."""
-    running = [job for job in jobs if job.process is not None and not job.done]
+    running = [job for job in jobs if job.at_work]
     for job in running:
         job.process.terminate()  # type: ignore[union-attr]
-    deadline = time.monotonic() + _GRACE_SECONDS
+    deadline = time.monotonic() + GRACE_SECONDS
     for job in running:
         process = job.process
         assert process is not None
@@ -138,11 +139,26 @@ def output_file(folder: RunFolder) -> Path:
 
 
 def command(folder: RunFolder, nproc: int = 1) -> list[str]:
-    """What a process is started with; several processes per run go through torchrun."""
-    resume = ["-m", "oelm", "resume", str(folder.path), "--quiet"]
-    if nproc == 1:
-        return [sys.executable, *resume]
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", *resume]
+    """What a process is started with: it must not outlive us; several processes per run go through torchrun."""
+    leash = [sys.executable, "-m", "oelm.experiments.leash", str(os.getpid()), sys.executable]
+    many = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"] if nproc > 1 else []
+    return [*leash, *many, "-m", "oelm", "resume", str(folder.path), "--quiet"]
+
+
+def start(
+    folder: RunFolder, *, nproc: int = 1, environment: Mapping[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
+    """Start the process of a run; what it prints goes to a file in the run folder."""
+    # A session of its own: Ctrl-C in the terminal reaches only us, and we pass on a request to checkpoint.
+    with output_file(folder).open("wb") as output:
+        return subprocess.Popen(
+            command(folder, nproc),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **(environment or {})},
+        )
 
 
 def local_slots(gpus: Sequence[int] | None, slots: int | None, nproc: int = 1) -> list[Slot]:
@@ -198,20 +214,7 @@ def _launch(jobs: list[Job], free: list[Slot], nproc: int) -> None:
             return
         if job.process is None and not job.done:
             job.slot = free.pop(0)
-            job.process = _start(job.folder, job.slot, nproc)
-
-
-def _start(folder: RunFolder, slot: Slot, nproc: int) -> "subprocess.Popen[bytes]":
-    # A session of its own: Ctrl-C in the terminal reaches only us, and we pass on a request to checkpoint.
-    with output_file(folder).open("wb") as output:
-        return subprocess.Popen(
-            command(folder, nproc),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **slot.environment},
-        )
+            job.process = start(job.folder, nproc=nproc, environment=job.slot.environment)
 
 
 def _reap(jobs: list[Job]) -> list[Slot]:

@@ -44,6 +44,30 @@ def plan_experiments(
     return share(planned, out)
 
 
+def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 16, say: Say = lambda message: None) -> None:
+    """Interleaved step times of arms that differ in their method only, kept beside their runs; measured once."""
+    from oelm.training.arms import compare_step_times
+    from oelm.training.setup import model_config
+
+    groups: dict[str, list[PlannedRun]] = {}
+    for run in planned:
+        groups.setdefault(run.config.model.model_dump_json() + str(run.config.training.batch_size), []).append(run)
+    several = [{run.folder.parent for run in runs} for runs in groups.values()]
+    for runs in groups.values():
+        folders = dict.fromkeys(run.folder.parent for run in runs)
+        if any(sum(folder in others for others in several) > 1 for folder in folders):
+            say(f"not timing {runs[0].folder.parent}: it holds models of several sizes, and one file cannot say whose")
+            continue
+        if all((folder / STEP_TIME_FILE).is_file() for folder in folders):
+            continue
+        arms = list(dict.fromkeys(run.arm for run in runs))
+        say(f"timing {', '.join(arms)} side by side")
+        config, data = runs[0].config, TokenData.open(runs[0].config.data.path)
+        times = compare_step_times(arms, model_config(config, data.vocab_size), config.training, rounds=rounds)
+        for folder in folders:
+            write_json(folder / STEP_TIME_FILE, times)
+
+
 def run_suite(
     experiment: Experiment,
     root: Path,

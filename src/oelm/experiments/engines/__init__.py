@@ -1,5 +1,6 @@
 """Where a plan is worked off: this machine, a Ray cluster, a SLURM cluster. Each engine is a file of its own."""
 
+import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -20,9 +21,8 @@ class Engine(Protocol):
 
 
 def find_engine(name: str, **options: Any) -> Engine:
-    """The engine of a name; `options` are gpus, slots, nproc and address, as on the command line."""
-    if name == "local":
-        from oelm.experiments.engines.local import Local
-
-        return Local(**options)
-    raise unknown("engine", name, ENGINES)
+    """The engine of a name; `options` are gpus, slots, nproc, address and scheduler_options, as on the command line."""
+    if name not in ENGINES:
+        raise unknown("engine", name, ENGINES)
+    module = importlib.import_module(f"oelm.experiments.engines.{name}")
+    return getattr(module, name.capitalize())(**options)

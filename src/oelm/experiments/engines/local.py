@@ -15,10 +15,11 @@ class Local:
     slots: int | None = None
     nproc: int = 1
     address: str | None = None
+    scheduler_options: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if self.address is not None:
-            raise OelmError(f"--address {self.address} is for --engine ray; leave it out")
+        if self.address is not None or self.scheduler_options:
+            raise OelmError("--address is for --engine ray and --slurm for --engine slurm; leave them out")
 
     @cached_property
     def places(self) -> list[Slot]:

@@ -1,0 +1,59 @@
+"""A Ray cluster: every run is a task; when its machine is lost, Ray calls it again elsewhere and the run resumes."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oelm.errors import OelmError
+from oelm.experiments.engines.cluster import Scheduler, require, run_on, work
+from oelm.experiments.plan import PlannedRun
+from oelm.experiments.runner import Job, Watch
+
+
+@dataclass(frozen=True)
+class Ray:
+    gpus: Sequence[int] | None = None
+    slots: int | None = None
+    nproc: int = 1
+    address: str | None = None
+    scheduler_options: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.gpus is not None or self.slots is not None:
+            raise OelmError("--gpus and --slots are for --engine local; Ray knows the cluster's GPUs and cores")
+
+    @property
+    def threads(self) -> int | None:
+        return 1  # one core per run, as the tasks ask for
+
+    def run(self, planned: Sequence[PlannedRun], watch: Watch | None = None) -> list[Job]:
+        ray = require("ray", "ray")
+        ours = not ray.is_initialized()
+        if ours:
+            try:
+                ray.init(address=self.address, log_to_driver=False, include_dashboard=False, configure_logging=False)
+            except Exception as error:  # ConnectionError, RuntimeError, ValueError: all mean the same to a user
+                where = f"the Ray cluster at {self.address}" if self.address else "a local Ray cluster"
+                raise OelmError(f"{where} cannot be reached or started: {' '.join(str(error).split())[:200]}") from None
+        try:
+            return run_on(_scheduler(ray, self.nproc), planned, watch)
+        finally:
+            if ours:
+                ray.shutdown()
+
+
+def _scheduler(ray: Any, nproc: int) -> Scheduler:
+    on_gpus = ray.cluster_resources().get("GPU", 0) > 0
+    resources = {"num_gpus": nproc, "num_cpus": nproc} if on_gpus else {"num_cpus": nproc}
+    # Only losing the machine or the worker is retried; a run that fails by itself returns its exit code.
+    task = ray.remote(**resources, max_retries=-1)(work)
+
+    def submit(job: Job) -> Any:
+        return task.remote(str(job.folder.path), os.getcwd(), nproc)
+
+    def exit_code(reference: Any) -> int | None:
+        ready, _ = ray.wait([reference], timeout=0)
+        return ray.get(reference) if ready else None
+
+    return Scheduler(submit, exit_code, lambda reference: ray.cancel(reference))

@@ -1,0 +1,77 @@
+"""A SLURM cluster through submitit: every run is a job; a job that is preempted or out of time is queued again."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oelm.errors import OelmError
+from oelm.experiments.engines.cluster import Scheduler, require, run_on, work
+from oelm.experiments.plan import PlannedRun
+from oelm.experiments.runner import Job, Watch
+from oelm.training.config import with_settings
+
+LOGS = Path("slurm")
+DEFAULTS = {"timeout_min": 24 * 60, "cpus_per_task": 4, "slurm_signal_delay_s": 300}
+"""The delay is the time between the warning and the end: enough to write a checkpoint."""
+
+
+class Training:
+    """What a SLURM job runs. When SLURM is about to end it, the run saves itself and the same job is queued again."""
+
+    def __init__(self, folder: str, directory: str, nproc: int) -> None:
+        self.folder, self.directory, self.nproc = folder, directory, nproc
+
+    def __call__(self) -> int:
+        return work(self.folder, self.directory, self.nproc)
+
+    def checkpoint(self) -> Any:
+        """submitit's hook: leaving this process is the run's signal to save, and the job that comes waits for it."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(Training(self.folder, self.directory, self.nproc))
+
+
+@dataclass(frozen=True)
+class Slurm:
+    gpus: Sequence[int] | None = None
+    slots: int | None = None
+    nproc: int = 1
+    address: str | None = None
+    scheduler_options: Sequence[str] = ()
+    """submitit parameters, e.g. slurm_partition=gpu or timeout_min=600."""
+    cluster: str = "slurm"
+    """submitit's name of it; "local" runs the same jobs as processes here, for tests."""
+
+    def __post_init__(self) -> None:
+        if self.gpus is not None or self.slots is not None or self.address is not None:
+            raise OelmError("--gpus, --slots and --address are not for --engine slurm; use --slurm KEY=VALUE")
+
+    @property
+    def threads(self) -> int | None:
+        return None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return with_settings({**DEFAULTS, "gpus_per_node": self.nproc, "name": "oelm"}, list(self.scheduler_options))
+
+    def executor(self) -> Any:
+        submitit = require("submitit", "slurm")
+        try:
+            executor = submitit.AutoExecutor(folder=LOGS, cluster=self.cluster)
+            executor.update_parameters(**self.parameters)
+        except (RuntimeError, NameError, TypeError, ValueError) as error:
+            raise OelmError(f"--engine slurm: {' '.join(str(error).split())[:300]}") from None
+        return executor
+
+    def run(self, planned: Sequence[PlannedRun], watch: Watch | None = None) -> list[Job]:
+        executor = self.executor()
+
+        def submit(job: Job) -> Any:
+            return executor.submit(Training(str(job.folder.path), os.getcwd(), self.nproc))
+
+        def exit_code(task: Any) -> int | None:
+            return task.result() if task.done() else None
+
+        return run_on(Scheduler(submit, exit_code, lambda task: task.cancel()), planned, watch)
