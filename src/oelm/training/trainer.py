@@ -7,7 +7,6 @@ A run folder with a checkpoint is continued, bit for bit as if it had never stop
 
 import logging
 import math
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder
 from oelm.training import checkpoints, setup
 from oelm.training.checkpoints import Checkpoint
 from oelm.training.config import RunConfig
-from oelm.training.environment import environment
+from oelm.training.environment import environment, peak_memory_bytes
 from oelm.training.interruption import Interrupted, StopRequest
 from oelm.training.optimizer import (
     build_optimizer,
@@ -343,7 +342,7 @@ class Trainer:
     def _peak_memory(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak_memory_bytes()
 
 
 @contextmanager
