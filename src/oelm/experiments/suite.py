@@ -41,7 +41,7 @@ def prepare_data(experiment: Experiment, root: Path) -> TokenData:
     return prepare(source, root / "data", recipe.tokenizer)
 
 
-def time_arms(experiment: Experiment, root: Path, *, rounds: int = 16) -> dict[str, Any]:
+def time_arms(experiment: Experiment, root: Path, *, rounds: int = 24) -> dict[str, Any]:
     """Interleaved step times of the arms, measured once and kept beside the runs."""
     file = root / STEP_TIME_FILE
     if file.is_file():
