@@ -93,7 +93,7 @@ class SuiteBoard:
             self._last_line = time.monotonic()
             named = zip(_names(jobs), jobs, strict=True)
             running = [f"{name} {describe(job.status)}" for name, job in named if job.at_work]
-            self.console.print(f"{overall(jobs)} | " + " | ".join(running))
+            self.console.print(f"{overall(jobs)} | " + " | ".join(running), soft_wrap=True)
 
     def _table(self, jobs: "list[Job]") -> Any:
         from rich.console import Group

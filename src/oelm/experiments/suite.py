@@ -14,6 +14,7 @@ from oelm.experiments.entries import Experiment
 from oelm.experiments.plan import PlannedRun, plan, share
 from oelm.experiments.runner import Job, run_all
 from oelm.files import write_json
+from oelm.training.config import RunConfig
 from oelm.training.environment import usable_cores
 
 STEP_TIME_FILE = "step_time.json"
@@ -44,11 +45,8 @@ def plan_experiments(
     return share(planned, out)
 
 
-def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 16, say: Say = lambda message: None) -> None:
+def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 24, say: Say = lambda message: None) -> None:
     """Interleaved step times of arms that differ in their method only, kept beside their runs; measured once."""
-    from oelm.training.arms import compare_step_times
-    from oelm.training.setup import model_config
-
     groups: dict[str, list[PlannedRun]] = {}
     for run in planned:
         groups.setdefault(run.config.model.model_dump_json() + str(run.config.training.batch_size), []).append(run)
@@ -62,8 +60,7 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 16, say: Say = 
             continue
         arms = list(dict.fromkeys(run.arm for run in runs))
         say(f"timing {', '.join(arms)} side by side")
-        config, data = runs[0].config, TokenData.open(runs[0].config.data.path)
-        times = compare_step_times(arms, model_config(config, data.vocab_size), config.training, rounds=rounds)
+        times = _step_times(arms, runs[0].config, TokenData.open(runs[0].config.data.path), rounds)
         for folder in folders:
             write_json(folder / STEP_TIME_FILE, times)
 
@@ -94,16 +91,22 @@ def prepare_data(experiment: Experiment, root: Path) -> TokenData:
     return prepare(sources.source_of(recipe, None), root / "data", recipe.tokenizer)
 
 
-def time_arms(experiment: Experiment, root: Path, *, rounds: int = 16) -> dict[str, Any]:
+def time_arms(experiment: Experiment, root: Path, *, rounds: int = 24) -> dict[str, Any]:
     """Interleaved step times of the arms, measured once and kept beside the runs."""
     file = root / STEP_TIME_FILE
     if file.is_file():
         return json.loads(file.read_text())
-    from oelm.training.arms import compare_step_times
-    from oelm.training.setup import model_config
-
     data = TokenData.open(root / "data")
-    first = plan(experiment, data, root)[0].config
-    times = compare_step_times(experiment.arms, model_config(first, data.vocab_size), first.training, rounds=rounds)
+    times = _step_times(experiment.arms, plan(experiment, data, root)[0].config, data, rounds)
     write_json(file, times)
     return times
+
+
+def _step_times(arms: Sequence[str], config: RunConfig, data: TokenData, rounds: int) -> dict[str, Any]:
+    from oelm.training.arms import compare_step_times
+    from oelm.training.setup import choose_device, model_config
+
+    device = choose_device(config.runtime.device, config.training.precision)
+    return compare_step_times(
+        arms, model_config(config, data.vocab_size), config.training, rounds=rounds, device=str(device)
+    )
