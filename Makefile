@@ -44,7 +44,7 @@ benchmark: $(VENV)/installed  ## step time and memory against Hugging Face GPT-2
 
 # Finished runs are kept, so the study can be stopped and started at will. Texts: a folder with tinystories/, wikitext-2/
 # and openwebtext-sample/, named by OELM_SHARED_DATA; without it the first two come from the hub.
-study-mini: $(VENV)/installed  ## the published comparisons and their controls on real text (4 hours of two cores)
+study-mini: $(VENV)/installed  ## the published comparisons and their controls on real text (2 hours of two cores)
 	@$(BIN)/oelm run phase3 controls --scale mini --seeds 0,1,2 --time --out results/mini
 	@$(BIN)/oelm run learning-rate --scale mini --out results/mini
 	@$(BIN)/oelm report results/mini --lang en

@@ -1,11 +1,20 @@
-"""The one place where a classification experiment becomes run configs."""
+"""The one place where a classification experiment becomes run configs: its task prepared, its encoder named."""
 
-from collections.abc import Sequence
+import csv
+import importlib.util
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from oelm.data.tokens import data_directory
 from oelm.errors import OelmError
 from oelm.experiments.entries import Experiment
-from oelm.experiments.plan import PlannedRun
+from oelm.experiments.plan import PlannedRun, PreparedData, plan
+from oelm.experiments.sources import data_root
+from oelm.training.config import with_settings
+
+TOY_ROWS = {"train": 96, "validation": 24}
 
 
 def plan_classification(
@@ -14,9 +23,77 @@ def plan_classification(
     *,
     seeds: Sequence[int] | None = None,
     settings: Sequence[str] = (),
+    data_root_given: Path | None = None,
     threads: int | None = None,
+    prepare_data: bool = True,
 ) -> list[PlannedRun]:
-    raise OelmError(
-        f"{experiment.name} fine-tunes an encoder ({experiment.model.get('name')} on {experiment.dataset}), which this "
-        "version cannot run yet; the language models (GPT-01 … GPT-07, controls) can"
+    """As `plan`, for an encoder on a task. `--set model.encoder=FOLDER` puts another encoder in the catalog's place."""
+    if importlib.util.find_spec("oelm.data.labelled") is None:
+        raise OelmError(
+            f"{experiment.name} fine-tunes an encoder on {experiment.dataset}, which this version cannot run yet; "
+            "the language models (GPT-01 … GPT-07, controls) can"
+        )
+    data = _prepared(experiment, settings, data_root_given) if prepare_data else PreparedData(_folder(experiment))
+    return plan(experiment, data, root, threads=threads, seeds=seeds, settings=settings)
+
+
+def _prepared(experiment: Experiment, settings: Sequence[str], given: Path | None) -> PreparedData:
+    from oelm.data.labelled import prepare_task
+    from oelm.data.tasks import TaskSource, find_task
+
+    task = experiment.task
+    assert task is not None
+    model = with_settings({"model": experiment.model}, [s for s in settings if s.startswith("model.")])["model"]
+    source = TaskSource(find_task(task.name), _files(experiment, given), task.language)
+    data = prepare_task(
+        source,
+        model.get("encoder") or task.tokenizer,
+        _folder(experiment),
+        max_length=experiment.training["sequence_length"],
+        train_rows=task.train_rows,
     )
+    return PreparedData(data.path, data.fingerprint)
+
+
+def _files(experiment: Experiment, given: Path | None) -> Path | None:
+    """The folder with the task's own files; None if it is to come from the hub."""
+    if experiment.task is not None and experiment.task.toy:
+        return _toy_files(experiment.task.name)
+    local = data_root(experiment.scale, given)
+    if local is None:
+        return None
+    if not (local / experiment.dataset).is_dir():
+        raise OelmError(f"{local} has no folder {experiment.dataset!r}; put train.tsv and validation.tsv into it")
+    return local / experiment.dataset
+
+
+def _folder(experiment: Experiment) -> Path:
+    return data_directory() / experiment.scale / f"task-{experiment.dataset}"
+
+
+def _toy_files(task: str) -> Path:
+    """A task of the right form from the embedded corpus, for runs of seconds: is a text in order, or scrambled?"""
+    folder = data_directory() / "smoke" / f"toy-{task}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, rows in TOY_ROWS.items():
+        with (folder / f"{split}.tsv").open("w", newline="") as file:
+            writer = csv.writer(file, delimiter="\t")
+            writer.writerows(_toy_rows(task, split, rows))
+    return folder
+
+
+def _toy_rows(task: str, split: str, rows: int) -> Iterator[list[Any]]:
+    from oelm.data.corpora import documents, find_source
+
+    texts = documents(find_source(["fables"], megabytes=0.05, validation_megabytes=0.05), split)
+    lines = [" ".join(text.split()[:12]) for text, _ in zip(texts, range(rows), strict=False)]
+    draw = random.Random(0)
+    yield ["sentence", "label"] if task == "sst2" else ["premise", "hypothesis", "label"]
+    for number, line in enumerate(lines):
+        words = line.split()
+        draw.shuffle(words)
+        if task == "sst2":
+            yield [line, 1] if number % 2 else [" ".join(words), 0]
+        else:
+            label = ("entailment", "neutral", "contradiction")[number % 3]
+            yield [line, {"entailment": line, "neutral": lines[0]}.get(label, " ".join(words)), label]

@@ -42,6 +42,8 @@ class TaskRecipe(_Section):
     name: str
     language: str | None = None
     train_rows: int | None = Field(None, description="only so many training rows; default: all")
+    tokenizer: str = Field("bpe:300", description="where there is no encoder that has one")
+    toy: bool = Field(False, description="rows made from the embedded corpus instead of the task's own")
 
 
 class Published(_Section):

@@ -37,7 +37,15 @@ def plan_experiments(
     for experiment in experiments:
         root = out / experiment.name
         if experiment.task is not None:
-            planned += plan_classification(experiment, root, seeds=seeds, settings=settings, threads=threads)
+            planned += plan_classification(
+                experiment,
+                root,
+                seeds=seeds,
+                settings=settings,
+                data_root_given=data_root,
+                threads=threads,
+                prepare_data=prepare_data,
+            )
             continue
         local = sources.data_root(experiment.scale, data_root)
         data = sources.prepare_at_scale(experiment, local, say) if prepare_data else sources.expected(experiment)
