@@ -1,5 +1,6 @@
 """From experiments to runs: shared where they compute the same, refused where they do not."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from oelm.errors import OelmError
 from oelm.experiments.entries import catalog, chosen, experiment
 from oelm.experiments.plan import unique
+from oelm.experiments.preview import preview
 from oelm.experiments.runner import claimed
 from oelm.experiments.suite import plan_experiments, time_planned
 from oelm.runs import RunFolder
@@ -66,11 +68,25 @@ def test_an_unreadable_folder_is_no_obstacle_to_planning(workplace):
     assert len(planned("phase2")) == 2
 
 
-def test_encoder_entries_say_what_is_missing_or_are_planned(workplace):
-    try:
-        assert planned("XNLI-01")
-    except OelmError as error:
-        assert "XNLI-01 fine-tunes an encoder" in str(error)
+ENCODERS = [name for name in catalog() if experiment(name).task is not None]
+CAN_CLASSIFY = importlib.util.find_spec("oelm.data.labelled") is not None
+
+
+@pytest.mark.skipif(CAN_CLASSIFY, reason="this version trains encoders")
+def test_without_encoders_their_entries_say_so(workplace):
+    with pytest.raises(OelmError, match="XNLI-01 fine-tunes an encoder on xnli, which this version cannot run yet"):
+        planned("XNLI-01")
+
+
+@pytest.mark.skipif(not CAN_CLASSIFY, reason="this version trains no encoders")
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_encoder_entry_runs_at_smoke_scale_and_knows_its_full_size(smoke, name):
+    (run,) = smoke(name)
+    assert train(run.config, run.folder)["frozen_verified"]
+    (full,) = planned(name, scale="full")
+    facts = preview(full, experiment(name))
+    assert facts["total_parameters"] == 109_484_547 - (769 if name.startswith("SST-2") else 0)
+    assert facts["frozen_parameters"] == (14_174_208 if "oelm_freeze" in full.arm else 0)
 
 
 @pytest.mark.parametrize("name", [n for n in catalog() if experiment(n).data is not None and n != "demo"])

@@ -105,8 +105,7 @@ class SuiteBoard:
         for name, job in zip(_names(jobs), jobs, strict=True):
             if len(jobs) > room and not (job.at_work or job.failed):
                 continue  # a long queue does not fit: what is at work matters
-            steps, step = job.run.config.training.max_steps, job.status.get("step", 0)
-            bar = ProgressBar(steps, step, width=24)
+            bar = ProgressBar(job.max_steps, job.status.get("step", 0), width=24)
             table.add_row(name, job.status.get("state", ""), bar, describe(job.status))
         done, total = _steps(jobs)
         line = Table.grid(padding=(0, 1))
@@ -141,4 +140,4 @@ def below_common(paths: list[str]) -> list[str]:
 
 
 def _steps(jobs: "list[Job]") -> tuple[int, int]:
-    return sum(j.status.get("step", 0) for j in jobs), sum(j.run.config.training.max_steps for j in jobs)
+    return sum(j.status.get("step", 0) for j in jobs), sum(j.max_steps for j in jobs)

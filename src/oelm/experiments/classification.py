@@ -85,7 +85,7 @@ def _toy_files(task: str) -> Path:
 def _toy_rows(task: str, split: str, rows: int) -> Iterator[list[Any]]:
     from oelm.data.corpora import documents, find_source
 
-    texts = documents(find_source(["fables"], megabytes=0.05, validation_megabytes=0.05), split)
+    texts = documents(find_source(["fables"], megabytes=0.2, validation_megabytes=0.05), split)
     lines = [" ".join(text.split()[:12]) for text, _ in zip(texts, range(rows), strict=False)]
     draw = random.Random(0)
     yield ["sentence", "label"] if task == "sst2" else ["premise", "hypothesis", "label"]

@@ -51,6 +51,11 @@ class Job:
         return self.exit_code is not None
 
     @property
+    def max_steps(self) -> int:
+        """0 while nobody knows: epochs become steps when the data are opened."""
+        return self.status.get("max_steps") or self.run.config.training.max_steps or 0
+
+    @property
     def at_work(self) -> bool:
         return not self.done and (self.process is not None or self.task is not None)
 
