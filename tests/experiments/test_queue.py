@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from oelm.cli.main import app
 from oelm.errors import OelmError
-from oelm.experiments.runner import Slot, command, last_words, local_slots, run_all
+from oelm.experiments.runner import Slot, command, last_words, local_slots, run_all, signals_raise
 from oelm.runs import RunFolder
 
 
@@ -99,6 +99,15 @@ def test_a_run_that_is_being_trained_is_refused_naming_its_process(smoke):
     folder.create(run.config.to_dict())
     with folder.lock(), pytest.raises(OelmError, match=rf"is being trained by process {os.getpid()} on "):
         run_all([run], slots=1)
+
+
+def test_nohup_stays_in_force_while_a_suite_runs():
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_raise():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
 
 
 def test_slots_are_gpus_or_shares_of_the_cpu(monkeypatch):
