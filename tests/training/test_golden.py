@@ -30,7 +30,8 @@ def record(run: Path) -> dict[str, list[float]]:
     facts = {"losses": [row["loss"] for row in folder.metrics("train")]}
     for role in ("query", "key"):
         weight = weights[f"blocks.0.attention.{role}.weight"]
-        facts[role] = [weight.square().sum(1).mean().sqrt().item(), orthonormality_error(weight, num_heads=2)]
+        errors = [orthonormality_error(weight, num_heads=heads) for heads in (2, 1)]  # within heads, and across them
+        facts[role] = [weight.square().sum(1).mean().sqrt().item(), *errors]
     return {name: [round(value, 5) for value in values] for name, values in facts.items()}
 
 
