@@ -28,6 +28,11 @@ class Layout:
     num_key_heads: str | None = None
     """Attribute with the number of key heads, where it differs (grouped-query attention)."""
 
+    def fits(self, module: nn.Module) -> bool:
+        """Another project may have an attention class of the same name that is built differently."""
+        names = [self.query, self.key, self.num_heads, *filter(None, [self.num_key_heads])]
+        return all(hasattr(module, name) for name in names)
+
 
 @dataclass(frozen=True)
 class Site:
@@ -65,7 +70,7 @@ def attention_sites(model: nn.Module) -> list[Site]:
 
 def _sites_of(path: str, module: nn.Module) -> list[Site]:
     layout = LAYOUTS.get(type(module).__name__)
-    if layout is None:
+    if layout is None or not layout.fits(module):
         return []
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", f".{path}.")
     layer = int(numbers[-1]) if numbers else 0

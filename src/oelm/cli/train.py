@@ -74,7 +74,7 @@ def train(
         "method": method,
         "seed": seed,
         "model": {"size": size, "overrides": {**values.get("model", {}).get("overrides", {}), **overrides}},
-        "data": {"path": str(_data_folder(dataset)) if dataset else None},
+        "data": {"path": dataset},
         "training": {
             "max_steps": max_steps,
             "max_lr": max_lr,
@@ -87,6 +87,9 @@ def train(
     }
     values = with_settings(_merged(values, given), settings or [])
     run_config = RunConfig.parse(values)
+    if dataset:
+        check_size(run_config)  # a misspelt setting is refused before data is prepared
+        run_config.data.path = str(_data_folder(dataset))
     folder = out or Path("runs") / "-".join(
         [Path(run_config.data.path).name, run_config.model.size, run_config.method_name, str(run_config.seed)]
     )
@@ -103,6 +106,14 @@ def resume(
     from oelm.training.config import RunConfig
 
     _run(RunConfig.load(RunFolder.open(run).config_file), run, as_json, quiet)
+
+
+def check_size(config: "RunConfig") -> None:
+    from oelm.models.gpt import GPTConfig
+    from oelm.training.setup import choose_device
+
+    GPTConfig.of_size(config.model.size, **config.model.overrides)
+    choose_device(config.runtime.device, config.training.precision)
 
 
 def model_overrides(**given: Any) -> dict[str, Any]:

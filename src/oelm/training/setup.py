@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from oelm.runs import RunFolder, checkpoint_bytes
 from oelm.training.config import RunConfig
 from oelm.training.objectives import LanguageModelling, Objective
 
+HASHED_BYTES = 4 * 10**9
 CHECKPOINTS_AT_ONCE = 4
 """best, the last two, and the one being written."""
 
@@ -29,7 +31,7 @@ class Parts:
 
 
 def prepare(config: RunConfig, folder: RunFolder) -> Parts:
-    data = TokenData.open(config.data.path)
+    data = _open_data(Path(config.data.path))
     if config.data.fingerprint not in (None, data.fingerprint):
         raise OelmError(
             f"{data.path} has fingerprint {data.fingerprint}, but this run was made with {config.data.fingerprint}; "
@@ -49,15 +51,21 @@ def prepare(config: RunConfig, folder: RunFolder) -> Parts:
     return Parts(complete, data, objective, device, lambda: GPT(gpt))
 
 
+def _open_data(path: Path) -> TokenData:
+    """Prepared data whose bytes are those of its manifest; a corpus that takes minutes to hash is trusted by size."""
+    size = sum(file.stat().st_size for file in path.glob("*.bin"))
+    return TokenData.open(path, verify=size <= HASHED_BYTES)
+
+
 def model_config(config: RunConfig, vocab_size: int) -> GPTConfig:
     """The vocabulary is the tokenizer's, unless a larger one is asked for."""
-    overrides = {"vocab_size": vocab_size, **config.model.overrides}
-    if overrides["vocab_size"] < vocab_size:
+    gpt = GPTConfig.of_size(config.model.size, **{"vocab_size": vocab_size, **config.model.overrides})
+    if gpt.vocab_size < vocab_size:
         raise OelmError(
-            f"vocab_size {overrides['vocab_size']} is smaller than the tokenizer's {vocab_size}; "
+            f"vocab_size {gpt.vocab_size} is smaller than the tokenizer's {vocab_size}; "
             f"leave it out or give at least {vocab_size}"
         )
-    return GPTConfig.of_size(config.model.size, **overrides)
+    return gpt
 
 
 def choose_device(wanted: str, precision: str) -> torch.device:
