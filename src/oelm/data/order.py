@@ -44,7 +44,9 @@ def permute(places: NDArray[np.int64], size: int, *, seed: int, stream: int) -> 
     return values.astype(np.int64)
 
 
-def _feistel(values: NDArray[np.uint64], bits: np.uint64, mask: np.uint64, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _feistel(
+    values: NDArray[np.uint64], bits: np.uint64, mask: np.uint64, keys: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
     left, right = values >> bits, values & mask
     for key in keys:
         left, right = right, left ^ (_mix(right ^ key) & mask)
