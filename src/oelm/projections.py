@@ -42,22 +42,22 @@ class SplitProjection(nn.Module):
         return torch.cat([self.get_submodule(part)(x) for part in self.parts], dim=-1)
 
 
-def _fuse(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+def _fuse(module: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
     """Part by part → the one matrix of the stock layout. Left alone where an adapter has wrapped a part."""
-    names = [f"{prefix}{part}" for part in module.parts]  # type: ignore[union-attr]
+    names = [f"{prefix}{part}" for part in module.parts]
     if not all(f"{name}.weight" in state for name in names):
         return
     state[f"{prefix}weight"] = torch.cat([state.pop(f"{name}.weight").T for name in names], dim=1).contiguous()
     state[f"{prefix}bias"] = torch.cat([state.pop(f"{name}.bias") for name in names])
 
 
-def _divide(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+def _divide(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
     """The one matrix of the stock layout → part by part."""
     if f"{prefix}weight" not in state:
         return
-    parts = module.parts  # type: ignore[union-attr]
+    parts = module.parts
     weights = state.pop(f"{prefix}weight").chunk(len(parts), dim=1)
     biases = state.pop(f"{prefix}bias").chunk(len(parts))
-    for part, weight, bias in zip(parts, weights, biases, strict=True):  # type: ignore[arg-type]
+    for part, weight, bias in zip(parts, weights, biases, strict=True):
         state[f"{prefix}{part}.weight"] = weight.T.contiguous()
         state[f"{prefix}{part}.bias"] = bias
