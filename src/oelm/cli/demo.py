@@ -70,19 +70,24 @@ def _conclude(out: Path, as_json: bool) -> None:
 
     from oelm.analysis.report import write_report
     from oelm.analysis.results import load_runs
-    from oelm.analysis.tables import summary_table
+    from oelm.analysis.tables import notes, summary_table
+    from oelm.analysis.texts import texts
 
-    table = summary_table(load_runs([out]))
-    paths = write_report(out, out, title="oelm demo")
+    loaded = load_runs([out])
+    table = summary_table(loaded)
+    report = write_report(out, out / "report.html", formats=("html",), title="oelm demo")[0]
     if as_json:
-        typer.echo(json.dumps({"table": table.to_json(), "report": [str(path) for path in paths]}, indent=2))
+        typer.echo(json.dumps({"table": table.records, "report": str(report)}, indent=2))
         return
     console = Console(highlight=False)
-    console.print(table.to_rich())
+    for part in table.rich(console.width):
+        console.print(part)
+    for note in notes(loaded):
+        console.print(texts("en").note(note), markup=False)
     for arm, sample in json.loads((out / SAMPLES_FILE).read_text()).items():
         console.print(f"[bold]{arm}[/] writes: ", end="")
         console.print(sample["prompt"] + sample["text"], markup=False)
-    console.print(f"report: {paths[0]}")
+    console.print(f"report: {report}")
 
 
 class _Board:

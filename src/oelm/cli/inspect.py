@@ -16,11 +16,15 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("method", "alias", "queries", "keys", "what for")
+    table = Table("method", "what it is, and what happens to queries (Q) and keys (K)", box=None)
     for m in all_methods():
-        roles = [f"{p.init}, {'frozen' if p.frozen else 'trained'}" for p in (m.query, m.key)]
-        table.add_row(m.name, ", ".join(m.aliases), *roles, m.summary)
-    Console().print(table)
+        roles = "; ".join(
+            f"{role}: {part.init}, {'frozen' if part.frozen else 'trained'}"
+            for role, part in (("Q", m.query), ("K", m.key))
+        )
+        alias = f"\n({', '.join(m.aliases)})" if m.aliases else ""
+        table.add_row(f"[bold]{m.name}[/]{alias}", f"{m.summary}\n[dim]{roles}[/]")
+    Console(highlight=False).print(table)
 
 
 def inspect(

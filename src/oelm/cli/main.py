@@ -3,12 +3,14 @@
 import sys
 from typing import NoReturn
 
-import click
 import typer
 
 from oelm.cli import compare, data, demo, doctor, generate, inspect, report, train
 from oelm.errors import OelmError
 from oelm.files import explain
+
+# typer carries its own copy of click in some versions; the base class of its public exceptions is the right one.
+_ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # type: ignore[assignment]
 
 app = typer.Typer(
     help="Train Transformers whose attention never learns its queries and keys, and see exactly what that costs.",
@@ -44,15 +46,16 @@ def main() -> NoReturn:
         code = app(standalone_mode=False)
     except OelmError as error:
         _fail(str(error), error.exit_code)
-    except click.ClickException as error:
-        where = f" (see '{error.ctx.command_path} --help')" if isinstance(error, click.UsageError) and error.ctx else ""
-        _fail(error.format_message() + where, error.exit_code)
+    except _ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = f" (see '{context.command_path} --help')" if context else ""
+        _fail(error.format_message() + where, error.exit_code)  # type: ignore[attr-defined]
     except OSError as error:
         explained = explain(error)
         if explained is None:
             raise
         _fail(str(explained), explained.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -58,9 +58,17 @@ def train(
 
     Example: oelm train --method oelm_freeze --dataset fables --max-steps 300
     """
+    from oelm.errors import OelmError
+    from oelm.methods import method as find_method
     from oelm.training.config import RunConfig, with_settings
 
     values = RunConfig.load(config).to_dict() if config else {}
+    if method:
+        find_method(method)  # a misspelt name is refused before data is looked for
+    if not (dataset or config):
+        raise OelmError(
+            "no data given; add --dataset NAME ('oelm data list' shows what is prepared; 'fables' is built in)"
+        )
     overrides = model_overrides(positions=positions)
     given = {
         "method": method,

@@ -1,0 +1,175 @@
+"""The command line as a user meets it: real processes, exact errors, no traceback."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from oelm.runs import RunFolder
+
+SMALL = [
+    "--size", "demo", "--max-steps", "6", "--batch-size", "4", "--device", "cpu", "--threads", "1",
+    "--set", "model.overrides.d_model=32", "--set", "model.overrides.num_layers=1",
+    "--set", "model.overrides.num_heads=2", "--set", "model.overrides.d_ff=64", "--set", "model.overrides.max_seq_len=32",
+]  # fmt: skip
+
+
+def oelm(*arguments, cwd=None, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "oelm", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+
+
+def refused(run, *words):
+    """Exit code 2, one line that names the thing, the value and the way out, and no traceback."""
+    assert run.returncode == 2, run.stderr
+    lines = [line for line in run.stderr.splitlines() if line]
+    assert len(lines) == 1, run.stderr
+    assert lines[0].startswith("error: ")
+    for word in words:
+        assert word in lines[0]
+
+
+def test_help_loads_neither_torch_nor_transformers_nor_numpy():
+    """What makes `oelm --help` answer at once; the time itself depends on the machine and is not a test."""
+    program = (
+        "import sys; from oelm.cli.main import app; from typer.testing import CliRunner\n"
+        "out = CliRunner().invoke(app, ['--help']); assert out.exit_code == 0 and 'demo' in out.output\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'datasets', 'tokenizers', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_version_is_printed():
+    assert oelm("--version").stdout.strip() == "0.1.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], ["No such command", "trian"]),
+        (["train", "--methd", "baseline"], ["--methd", "--method"]),
+        (["train", "--method", "oelm_frieze", "--dataset", "fables"], ["'oelm_frieze'", "did you mean 'oelm_freeze'"]),
+        (["train"], ["no data given", "--dataset"]),
+        (["train", "--dataset", "tinystories"], ["'tinystories'", "is not prepared", "oelm data prepare tinystories"]),
+        (["inspect", "medium-521"], ["'medium-521'", "medium-512"]),
+        (["inspect", "tiny", "--method", "nothing"], ["'nothing'", "known: baseline"]),
+        (["resume", "nowhere"], ["nowhere", "not a run folder"]),
+        (["generate", "nowhere"], ["nowhere", "holds no checkpoint"]),
+        (["compare", "nowhere"], ["nowhere", "does not exist"]),
+        (["data", "prepare", "tinystoreis"], ["'tinystoreis'", "tinystories"]),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path):
+    refused(oelm(*arguments, cwd=tmp_path), *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("training.max_lrr=1", ["'training.max_lrr' is unknown", "max_lr"]),
+        ("training.max_lr=-1", ["training.max_lr", "-1", "greater than 0"]),
+        ("model.overrides.d_modle=3", ["model setting 'd_modle' is unknown", "did you mean 'd_model'"]),
+        ("training.precision=fp8", ["training.precision", "fp8"]),
+        ("nonsense", ["'nonsense'", "key=value"]),
+        ("model.overrides.num_heads=5", ["num_heads 5 does not divide d_model"]),
+        ("training.warmup_steps=100", ["warmup_steps 100 exceeds max_steps 6"]),
+        ("runtime.device=tpu", ["'tpu'", "use auto, cpu, cuda"]),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_any_work(setting, words, fables_folder, tmp_path):
+    run = oelm("train", "--dataset", fables_folder, *SMALL, "--set", setting, "--out", tmp_path / "run")
+    refused(run, *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unwritable_folder_is_refused(fables_folder, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    run = oelm("train", "--dataset", fables_folder, *SMALL, "--out", tmp_path / "file" / "run")
+    refused(run, "file")
+
+
+def test_truncated_data_is_refused(fables_folder, tmp_path):
+    import shutil
+
+    shutil.copytree(fables_folder, tmp_path / "data")
+    (tmp_path / "data" / "train.bin").write_bytes((tmp_path / "data" / "train.bin").read_bytes()[:-100])
+    refused(oelm("train", "--dataset", tmp_path / "data", *SMALL, "--out", tmp_path / "run"), "train.bin", "bytes")
+
+
+def test_train_compare_generate_with_the_studys_flag_names(fables_folder, tmp_path):
+    for method in ("baseline", "oelm_v2"):
+        run = oelm(
+            "train", "--model_type", method, "--dataset", fables_folder, *SMALL, "--max_lr", "1e-3", "--max_steps", "8",
+            "--out_dir", tmp_path / method, "--json",
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        assert json.loads(run.stdout)["steps"] == 8
+    assert RunFolder(tmp_path / "oelm_v2").result()["method"] == "oelm_freeze"
+
+    table = oelm("compare", tmp_path, "--json")
+    assert table.returncode == 0, table.stderr
+    assert {"baseline", "oelm_freeze"} <= set(_strings(json.loads(table.stdout)))
+
+    text = oelm("generate", tmp_path / "oelm_v2", "--prompt", "By the", "--tokens", "5", "--json")
+    assert text.returncode == 0, text.stderr
+    assert json.loads(text.stdout)["prompt"] == "By the"
+
+    another = oelm("train", "--dataset", fables_folder, *SMALL, "--max-lr", "0.5", "--out", tmp_path / "baseline")
+    refused(another, "another config", "training.max_lr")
+
+
+def test_sigterm_checkpoints_and_exits_143_and_resume_finishes(fables_folder, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    arguments = ["train", "--dataset", str(fables_folder), *SMALL, "--max-steps", "100000", "--out", str(folder.path)]
+    process = subprocess.Popen([sys.executable, "-m", "oelm", *arguments], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 90
+    while len(folder.metrics()) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    second = oelm("resume", folder.path)  # two processes cannot train in one folder
+    refused(second, "another process is training")
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "interrupted by SIGTERM" in said
+    assert folder.status()["state"] == "interrupted"
+
+
+def test_inspect_prints_the_published_counts_as_json():
+    facts = json.loads(oelm("inspect", "medium-512", "--method", "oelm_freeze", "--json").stdout)
+    assert facts["total_parameters"] == 44_896_768
+    assert facts["frozen_parameters"] == 3_145_728
+    assert facts["trainable_parameters"] == 41_751_040
+    assert facts["checkpoint_bytes"] == 4 * 44_896_768 + 8 * 41_751_040
+    assert set(facts["flops_per_token"]["forward"]) == {"qk", "vo", "ffn", "head", "attention", "total"}
+
+
+def test_methods_lists_the_table_as_json():
+    names = [m["name"] for m in json.loads(oelm("methods", "--json").stdout)]
+    assert names[:2] == ["baseline", "oelm_freeze"]
+
+
+def test_doctor_says_what_the_machine_can_do():
+    facts = json.loads(oelm("doctor", "--json", "--offline").stdout)
+    assert facts["cores"] >= 1
+    assert "torch" in facts
+    assert "hub" in facts
+
+
+def _strings(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [s for item in value for s in _strings(item)]
+    return [value] if isinstance(value, str) else []

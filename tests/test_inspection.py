@@ -1,0 +1,53 @@
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import oelm
+from oelm.analysis.flops import Matmul, attention_flops, count
+from oelm.inspection import inspect_gpt, model_flops
+from oelm.methods import METHODS
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_count_is_what_torch_really_computes(method):
+    """Against torch's own counter, on the meta device, with attention counted in full on both sides."""
+    config = oelm.GPTConfig(vocab_size=96, d_model=32, num_layers=3, num_heads=4, d_ff=128, max_seq_len=16, dropout=0.0)
+    with torch.device("meta"):
+        model = oelm.GPT(config)
+        ids = torch.zeros(2, 16, dtype=torch.long)
+    oelm.freeze(model, method)
+    with FlopCounterMode(display=False) as counter:
+        model(ids, ids).backward()
+    measured = counter.get_flop_counts()["Global"]
+    ours = model_flops(model, sequence_length=16, causal=False)
+    attention = {op: n for op, n in measured.items() if "attention" in str(op) or "bmm" in str(op)}
+    matmuls = sum(measured.values()) - sum(attention.values())
+    per_token = ours.step - ours.forward["attention"] - ours.backward["attention"]
+    assert matmuls == 2 * 16 * per_token
+    assert sum(attention.values()) > 0
+
+
+def test_freezing_saves_at_most_5_6_percent_of_a_block():
+    d = 512
+    frozen = [Matmul("qk", 2 * d * d, trained=False), Matmul("vo", 2 * d * d), Matmul("ffn", 8 * d * d)]
+    trained = [Matmul("qk", 2 * d * d), Matmul("vo", 2 * d * d), Matmul("ffn", 8 * d * d)]
+    assert 1 - count(frozen).step / count(trained).step == pytest.approx(1 / 18)
+
+
+def test_freezing_saves_about_2_3_percent_of_a_medium_512_step():
+    facts = inspect_gpt("medium-512", "oelm_freeze")
+    assert 1 - facts["step_flops_vs_baseline"] == pytest.approx(0.0227, abs=0.0005)
+
+
+def test_the_vocabulary_head_is_58_percent_of_the_weight_matmuls_of_medium_512():
+    forward = inspect_gpt("medium-512", "baseline")["flops_per_token"]["forward"]
+    assert forward["head"] / (forward["total"] - forward["attention"]) == pytest.approx(0.577, abs=0.003)
+
+
+def test_causal_attention_sees_half_of_the_context_on_average():
+    assert attention_flops(64, 512, causal=False) == 4 * 512 * 64
+    assert attention_flops(64, 511, causal=True) == 4 * 256 * 64
+
+
+def test_nothing_is_allocated_for_the_largest_size():
+    assert inspect_gpt("large", "oelm_freeze")["total_parameters"] > 350_000_000

@@ -1,0 +1,69 @@
+import pytest
+import yaml
+
+from oelm.errors import OelmError
+from oelm.training.config import RunConfig, TrainingSection, with_settings
+from oelm.training.optimizer import learning_rate
+
+DATA = {"data": {"path": "data/x"}}
+
+
+def test_a_config_round_trips_through_yaml_and_is_complete():
+    config = RunConfig.parse({**DATA, "method": "oelm_v2", "training": {"max_steps": 50}})
+    again = RunConfig.parse(yaml.safe_load(yaml.safe_dump(config.to_dict())))
+    assert again == config
+    assert config.method == "oelm_freeze"  # aliases are resolved in the record
+    assert config.to_dict()["training"]["min_lr"] == pytest.approx(3e-5)
+
+
+def test_the_defaults_are_the_published_settings():
+    training = TrainingSection()
+    assert (training.max_steps, training.warmup_steps, training.eval_every) == (100_000, 2_000, 1_000)
+    assert (training.weight_decay, training.grad_clip, training.batch_size) == (0.1, 1.0, 8)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "config key 'data' is missing"),
+        ({**DATA, "trainig": {}}, "config key 'trainig' is unknown; known here: method, seed, model, data, training"),
+        ({**DATA, "training": {"max_lr": "fast"}}, "config key 'training.max_lr' is 'fast'"),
+        ({**DATA, "training": {"min_lr": 1.0}}, "min_lr 1.0 is above max_lr"),
+        ({**DATA, "method": "none"}, "method 'none' is unknown"),
+        ({**DATA, "seed": -1}, "config key 'seed' is -1"),
+    ],
+)
+def test_a_wrong_config_is_one_line(values, message):
+    with pytest.raises(OelmError) as caught:
+        RunConfig.parse(values)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unreadable_config_files_are_refused(tmp_path):
+    with pytest.raises(OelmError, match="does not exist"):
+        RunConfig.load(tmp_path / "none.yaml")
+    for content in ("a: [", "just text", "!!python/object/apply:os.system ['true']"):
+        (tmp_path / "bad.yaml").write_text(content)
+        with pytest.raises(OelmError, match=r"bad.yaml"):
+            RunConfig.load(tmp_path / "bad.yaml")
+
+
+def test_settings_reach_into_sections_without_changing_the_original():
+    original = {"training": {"max_lr": 1.0}}
+    changed = with_settings(original, ["training.max_lr=3e-4", "model.overrides.positions=rotary", "seed=4"])
+    assert changed == {"training": {"max_lr": 3e-4}, "model": {"overrides": {"positions": "rotary"}}, "seed": 4}
+    assert original == {"training": {"max_lr": 1.0}}
+
+
+def test_the_learning_rate_warms_up_linearly_and_falls_as_a_cosine():
+    settings = TrainingSection(max_steps=100, warmup_steps=10, max_lr=1.0, min_lr=0.1)
+    assert [learning_rate(s, settings) for s in (1, 5, 10)] == pytest.approx([0.1, 0.5, 1.0])
+    assert learning_rate(55, settings) == pytest.approx(0.55)
+    assert learning_rate(100, settings) == pytest.approx(0.1)
+    falling = [learning_rate(s, settings) for s in range(10, 101)]
+    assert falling == sorted(falling, reverse=True)
+
+
+def test_without_warm_up_the_first_step_is_near_the_maximum():
+    assert learning_rate(1, TrainingSection(max_steps=1000, warmup_steps=0, max_lr=1.0)) == pytest.approx(1.0, abs=1e-4)
