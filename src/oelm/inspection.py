@@ -46,9 +46,7 @@ def inspect_model(
     return _facts(name, config.to_diff_dict(), method_name, lambda: model_class.from_config(config), length)
 
 
-def inspect_gpt(
-    size: str, method_name: str, *, sequence_length: int | None = None, **overrides: Any
-) -> dict[str, Any]:
+def inspect_gpt(size: str, method_name: str, *, sequence_length: int | None = None, **overrides: Any) -> dict[str, Any]:
     """Facts about our GPT of a named size under a method, beside the same model under `baseline`."""
     config = GPTConfig.of_size(size, **overrides)
     return _facts(size, vars(config), method_name, lambda: GPT(config), sequence_length or config.max_seq_len)
@@ -62,23 +60,23 @@ def model_flops(model: nn.Module, *, sequence_length: int, causal: bool | None =
     """
     sites = attention_sites(model)
     qk = {site.path for site in sites}
-    once_per_sequence = "Classification" in type(model).__name__
+    classifier = "Classification" in type(model).__name__
     matmuls = []
     for path, module in model.named_modules():
         if not (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"):
             continue
-        weight: torch.Tensor = module.weight  # type: ignore[assignment]
+        weight: torch.Tensor = module.weight
         group = _group(path, qk)
-        share = sequence_length if group == "head" and once_per_sequence else 1
+        share = sequence_length if group == "head" and (classifier or "pooler" in path) else 1
         matmuls.append(Matmul(group, round(weight.numel() / share), trained=weight.requires_grad))
     head = getattr(model, "embedding", None)  # our GPT reads its logits off the embedding matrix
     if isinstance(head, nn.Embedding):
         matmuls.append(Matmul("head", head.weight.numel(), trained=head.weight.requires_grad))
     attention = 0
     for site in (site for site in sites if site.role == "query"):
-        rows = site.module(model).weight.shape[0]  # type: ignore[union-attr,index]
+        width = model.get_parameter(f"{site.path}.weight").shape[0]
         looks_back = _is_causal(model, site.path) if causal is None else causal
-        attention += attention_flops(int(rows), sequence_length, looks_back)  # type: ignore[arg-type]
+        attention += attention_flops(width, sequence_length, looks_back)
     return count(matmuls, attention)
 
 
