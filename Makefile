@@ -40,7 +40,7 @@ format: $(VENV)/installed  ## format the code
 
 benchmark: $(VENV)/installed  ## step time and memory against Hugging Face GPT-2, tokenising against bare tokenizers
 	@$(BIN)/python benchmarks/step_time.py
-	@$(BIN)/python benchmarks/tokenize.py
+	@$(BIN)/python benchmarks/tokenize_throughput.py
 
 clean:  ## remove .venv and caches (runs, data and results stay)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

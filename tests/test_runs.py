@@ -88,6 +88,14 @@ def test_runs_are_found_below_a_folder(tmp_path):
     assert [run.name for run in find_runs(tmp_path)] == ["a", "b"]
 
 
+def test_only_checkpoints_below_the_root_are_left_out(tmp_path):
+    root = tmp_path / "checkpoints" / "mine"
+    run = RunFolder(root / "run")
+    run.create(CONFIG)
+    RunFolder(run.checkpoints / "step-5").create(CONFIG)
+    assert [found.path for found in find_runs(root)] == [run.path]
+
+
 def test_config_differences_look_into_sections_and_skip_runtime():
     new = {**CONFIG, "seed": 1, "training": {"max_lr": 1e-3, "max_steps": 5}, "runtime": {}}
     assert config_differences(CONFIG, new) == [

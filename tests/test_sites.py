@@ -9,7 +9,7 @@ from oelm.sites import LAYOUTS, Layout, attention_sites
 def test_a_gpt_has_one_query_and_one_key_per_layer():
     model = oelm.GPT(oelm.GPTConfig.of_size("demo", vocab_size=64))
     sites = attention_sites(model)
-    assert [(s.layer, s.role) for s in sites] == [(layer, role) for layer in range(4) for role in ("query", "key")]
+    assert [(s.layer, s.role) for s in sites] == [(layer, role) for layer in range(2) for role in ("query", "key")]
     assert all(s.num_heads == 4 for s in sites)
     assert sites[3].path == "blocks.1.attention.key"
     assert sites[3].module(model) is model.blocks[1].attention.key

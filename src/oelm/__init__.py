@@ -4,7 +4,7 @@
 >>> model = oelm.GPT(oelm.GPTConfig.of_size("demo", vocab_size=512))
 >>> report = oelm.freeze(model, "oelm_freeze", seed=0)
 >>> report.frozen_parameters
-131072
+16384
 """
 
 import importlib

@@ -120,14 +120,14 @@ def _digest(file: IO[bytes]) -> str:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, busy: str) -> Iterator[None]:
+def exclusive(path: Path, busy: str) -> Iterator[IO[str]]:
     """Hold a lock file; it is released when the process ends, however it ends. `busy` is the error if it is taken."""
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OelmError(busy) from None
-        yield
+        yield file
 
 
 def is_locked(path: Path) -> bool:

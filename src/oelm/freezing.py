@@ -4,7 +4,7 @@
 >>> model = GPT(GPTConfig.of_size("demo", vocab_size=512))
 >>> report = freeze(model, "oelm_freeze", seed=0)
 >>> report.frozen_parameters, report.trainable_parameters
-(131072, 758528)
+(16384, 132352)
 >>> audit(model, report)  # raises FrozenChanged if any frozen tensor moved
 """
 

@@ -72,7 +72,7 @@ class RunFolder:
         write_atomically(self.config_file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
         self.set_status(QUEUED, step=0)
 
-    def lock(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[object]:
         """Only one process may train in a folder."""
         return exclusive(self._lock_file, f"another process is training in {self.path}; wait for it or stop it first")
 
@@ -139,9 +139,13 @@ class RunFolder:
 
 def find_runs(root: str | Path) -> list[RunFolder]:
     """All run folders at or below `root`, by name."""
-    return [
-        RunFolder(file.parent) for file in sorted(Path(root).rglob("config.yaml")) if "checkpoints" not in file.parts
-    ]
+    return [RunFolder(file.parent) for file in find_files(root, "config.yaml")]
+
+
+def find_files(root: str | Path, name: str) -> list[Path]:
+    """Files of this name at or below `root`, by path, but not in the checkpoints of runs below it."""
+    found = sorted(Path(root).rglob(name))
+    return [file for file in found if "checkpoints" not in file.relative_to(root).parts]
 
 
 def checkpoint_bytes(total_parameters: int, trainable_parameters: int) -> int:

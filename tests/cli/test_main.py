@@ -13,7 +13,8 @@ from oelm.runs import RunFolder
 SMALL = [
     "--size", "demo", "--max-steps", "6", "--batch-size", "4", "--device", "cpu", "--threads", "1",
     "--set", "model.overrides.d_model=32", "--set", "model.overrides.num_layers=1",
-    "--set", "model.overrides.num_heads=2", "--set", "model.overrides.d_ff=64", "--set", "model.overrides.max_seq_len=32",
+    "--set", "model.overrides.num_heads=2", "--set", "model.overrides.d_ff=64",
+    "--set", "model.overrides.max_seq_len=32",
 ]  # fmt: skip
 
 

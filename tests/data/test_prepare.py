@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from oelm.data import journal
 from oelm.data import prepare as preparation
 from oelm.data.corpora import Source, documents, find_source
 from oelm.data.prepare import prepare
@@ -27,7 +28,7 @@ FILES = ("train.bin", "val.bin", "tokenizer.json", "manifest.json")
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many chunks from little text, each on disk at once."""
     monkeypatch.setattr(preparation, "CHUNK_BYTES", 4000)
-    monkeypatch.setattr(preparation, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "FLUSH_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +112,10 @@ def test_chunking_does_not_show_in_the_tokens(
 
 KILLED = """
 import os, signal, sys
-from oelm.data import prepare as preparation
+from oelm.data import journal, prepare as preparation
 from oelm.data.corpora import find_source
 out, tokenizer, split, chunk = sys.argv[1:]
-preparation.CHUNK_BYTES, preparation.FLUSH_SECONDS = 4000, 0.0
+preparation.CHUNK_BYTES, journal.FLUSH_SECONDS = 4000, 0.0
 seen = []
 def progress(state):
     seen.append(state.split)
@@ -142,6 +143,14 @@ def test_a_killed_run_continues_and_ends_with_the_same_bytes(
     assert contents(resumed.path) == contents(prepare(source, tmp_path / "whole", tokenizer).path)
 
 
+def test_a_write_torn_by_a_kill_is_not_published(source: Source, tokenizer: Path, tmp_path: Path) -> None:
+    staging = tmp_path / "out.unfinished"
+    staging.mkdir()
+    for torn in (".settings.json.k3v9", ".journal-train.jsonl.k3v9", ".manifest.json.k3v9"):
+        (staging / torn).write_text("{")
+    assert set(contents(prepare(source, tmp_path / "out", tokenizer).path)) == set(FILES)
+
+
 @pytest.mark.parametrize("damage", ["torn journal", "short tokens", "flipped bit", "surplus tokens"])
 def test_unfinished_work_is_trusted_only_as_far_as_it_is_intact(
     source: Source, tokenizer: Path, tmp_path: Path, damage: str
@@ -155,9 +164,9 @@ def test_unfinished_work_is_trusted_only_as_far_as_it_is_intact(
 
     with pytest.raises(Stop):
         prepare(source, tmp_path / "out", tokenizer, progress=stop)
-    journal, tokens = (tmp_path / "out.unfinished" / name for name in ("journal-train.jsonl", "train.bin"))
+    log, tokens = (tmp_path / "out.unfinished" / name for name in ("journal-train.jsonl", "train.bin"))
     if damage == "torn journal":
-        journal.write_bytes(journal.read_bytes()[:-30])
+        log.write_bytes(log.read_bytes()[:-30])
     elif damage == "short tokens":
         os.truncate(tokens, tokens.stat().st_size // 2)
     elif damage == "surplus tokens":

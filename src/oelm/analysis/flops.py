@@ -1,6 +1,6 @@
 """Matmul FLOPs of a training step, counting what is really computed. Pure arithmetic.
 
-A weight of n entries costs 2n FLOPs per token forward, 2n backward for the gradient of its input, and another 2n for its
+A weight of n entries costs 2n FLOPs per token forward, 2n backward for the gradient of its input, and 2n more for its
 own gradient, which a frozen weight does not have. Attention's two products cost 4·context·width per token and layer
 forward (queries with keys, weights with values) and twice that backward; in causal attention the mean context is half
 the sequence. Kernels that recompute the forward pass inside the backward pass do more than this.

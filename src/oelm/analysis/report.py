@@ -15,10 +15,13 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import oelm
-from oelm.analysis.plots import GRID, PAPER, Picture, page_style, pictures, print_language
-from oelm.analysis.results import Arm, Loaded, Study, require_finished
+from oelm.analysis.arms import Arm, Study, flatten
+from oelm.analysis.figure_style import GRID, PAPER, page_style
+from oelm.analysis.plots import Picture, pictures, print_language
+from oelm.analysis.rendering import FOLD, Record, Table
+from oelm.analysis.results import Loaded, require_finished
 from oelm.analysis.statistics import spread
-from oelm.analysis.tables import FOLD, NOTHING_FROZEN, VERIFIED, Record, Table, all_tables, notes
+from oelm.analysis.tables import NOTHING_FROZEN, VERIFIED, all_tables, notes
 from oelm.analysis.texts import texts
 from oelm.errors import unknown
 from oelm.files import write_atomically
@@ -139,7 +142,8 @@ class Content:
     @property
     def environments(self) -> list[dict[str, str]]:
         found = {json.dumps(run.environment, sort_keys=True): run.environment for run in self.loaded.finished}
-        return [_flat(environment) for environment in found.values() if environment]
+        flat = [flatten(environment) for environment in found.values() if environment]
+        return [{key: str(value) for key, value in environment.items()} for environment in flat]
 
     def _paragraph(self, study: Study) -> str:
         t, records = self.texts, [r for r in self.tables[0].records if (r["dataset"], r["model"]) == _place(study)]
@@ -268,13 +272,6 @@ def _fence(text: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     bars = "`" * max(3, longest + 1)
     return f"{bars}\n{text.rstrip()}\n{bars}"
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in values.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": str(value)})
-    return flat
 
 
 def _place(study: Study) -> tuple[str, str]:

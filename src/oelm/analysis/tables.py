@@ -5,94 +5,27 @@ table.records     # numbers, for JSON and CSV
 table.rows()      # the same as text, for terminal, markdown and HTML
 """
 
-import csv
-import io
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from oelm.analysis.arms import Arm, Study
+from oelm.analysis.cells import (
+    at_step_cell,
+    audit_text,
+    bootstrap_text,
+    bytes_cell,
+    gap_text,
+    number_cell,
+    score_text,
+    step_time_text,
+    text_cell,
+    word_cell,
+)
+from oelm.analysis.rendering import Column, Record, Table
+from oelm.analysis.results import Loaded
+from oelm.analysis.statistics import METRICS, Gap, goal_verdict, paired_gap, ratio_verdict, spread
+from oelm.analysis.texts import Note, texts
+from oelm.runs import checkpoint_bytes
 
-from oelm.analysis.results import Arm, Loaded, Note, Study
-from oelm.analysis.statistics import METRICS, NO_DIFFERENCE, Gap, goal_verdict, paired_gap, ratio_verdict, spread
-from oelm.analysis.texts import NONE, Texts, texts
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
-Record = dict[str, Any]
-BYTES_PER_VALUE = 4
 STEPS_SHOWN = 6
-FOLD = "\n"
-"""Where a cell may be broken into lines on a narrow terminal."""
-PADDING = 2
 VERIFIED, NOTHING_FROZEN, NOT_VERIFIED = "verified", "nothing frozen", "not verified"
-
-
-@dataclass(frozen=True)
-class Column:
-    key: str
-    """Names its heading in `texts`."""
-    cell: Callable[..., str]
-    """Of a record and the texts."""
-    right: bool = True
-    heading: str | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    name: str
-    columns: list[Column]
-    records: list[Record]
-    texts: Texts = field(default_factory=lambda: texts("en"))
-
-    @property
-    def title(self) -> str:
-        return self.texts(f"table_{self.name}")
-
-    def header(self) -> list[str]:
-        return [column.heading or self.texts(f"column_{column.key}") for column in self.columns]
-
-    def rows(self, folded: bool = False) -> list[list[str]]:
-        """The cells as text; folded, long ones take several lines."""
-        cells = [[column.cell(record, self.texts) for column in self.columns] for record in self.records]
-        return cells if folded else [[cell.replace(FOLD, " ") for cell in row] for row in cells]
-
-    def csv(self) -> str:
-        """All fields of the records, as numbers; an unknown value is an empty cell."""
-        out = io.StringIO()
-        fields = list(dict.fromkeys(key for record in self.records for key in record))
-        writer = csv.DictWriter(out, fields, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.records)
-        return out.getvalue()
-
-    def markdown(self) -> str:
-        rows = [[cell.replace("|", r"\|") for cell in row] for row in [self.header(), *self.rows()]]
-        rule = ["--:" if column.right else ":--" for column in self.columns]
-        return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]])
-
-    def rich(self, width: int) -> "list[RichTable]":
-        """One table where it fits; else cells are folded and the columns dealt out to several tables."""
-        from rich import box
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        header, rows = self.header(), self.rows(folded=False)
-        widths = _widths(header, rows)
-        parts = [list(range(1, len(header)))]
-        if sum(widths) > width:
-            rows = self.rows(folded=True)
-            widths = _widths([max(name.split(" "), key=len) for name in header], rows)
-            parts = _deal(widths, width)
-        tables: list[RichTable] = []
-        for part in parts:
-            table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
-            for i in (0, *part):
-                justify: Literal["left", "right"] = "right" if self.columns[i].right else "left"
-                table.add_column(header[i], justify=justify, max_width=widths[i] - PADDING, overflow="fold")
-            for row in rows:
-                table.add_row(*(Text(row[i]) for i in (0, *part)))
-            tables.append(table)
-        return tables
 
 
 def summary_table(loaded: Loaded, lang: str = "en") -> Table:
@@ -102,15 +35,15 @@ def summary_table(loaded: Loaded, lang: str = "en") -> Table:
     columns = [
         _METHOD,
         *(_WHERE if several else []),
-        *([Column("metric", _named("metric", "metric"), right=False)] if len(metrics) > 1 else []),
-        Column("seeds", _text("seeds")),
-        Column("score", _score, heading=t(f"metric_{min(metrics)}") if len(metrics) == 1 else None),
+        *([Column("metric", word_cell("metric", "metric"), right=False)] if len(metrics) > 1 else []),
+        Column("seeds", text_cell("seeds")),
+        Column("score", score_text, heading=t(f"metric_{min(metrics)}") if len(metrics) == 1 else None),
         _GAP,
         _GOAL,
-        Column("bits_per_byte", _number("bits_per_byte", ".4f")),
+        Column("bits_per_byte", number_cell("bits_per_byte", ".4f")),
         *_PARAMETERS,
         _STEP_TIME,
-        Column("frozen_check", _audit, right=False),
+        Column("frozen_check", audit_text, right=False),
     ]
     return Table(
         "summary", columns, [_summary(loaded, arm, study) for study in loaded.studies for arm in study.arms], t
@@ -150,7 +83,9 @@ def steps_table(study: Study, lang: str = "en") -> Table:
         }
         for arm in study.arms
     ]
-    columns = [Column(f"step_{s}", _at_step(f"step_{s}"), heading=texts(lang)("at_step", step=f"{s:,}")) for s in shown]
+    columns = [
+        Column(f"step_{s}", at_step_cell(f"step_{s}"), heading=texts(lang)("at_step", step=f"{s:,}")) for s in shown
+    ]
     return Table("steps", [_METHOD, *columns], records if shown else [], texts(lang))
 
 
@@ -222,9 +157,9 @@ def _summary(loaded: Loaded, arm: Arm, study: Study) -> Record:
         "median_step_seconds": _mean(arm, "median_step_time"),
         "training_seconds": _mean(arm, "training_seconds"),
         "validation_seconds": _mean(arm, "validation_seconds"),
-        "weight_bytes": None if total is None else BYTES_PER_VALUE * total,
-        "optimizer_bytes": None if trainable is None else 2 * BYTES_PER_VALUE * trainable,
-        "checkpoint_bytes": None if None in (total, trainable) else BYTES_PER_VALUE * (total + 2 * trainable),  # type: ignore[operator]
+        "weight_bytes": None if total is None else checkpoint_bytes(total, 0),
+        "optimizer_bytes": None if trainable is None else checkpoint_bytes(0, trainable),
+        "checkpoint_bytes": None if total is None or trainable is None else checkpoint_bytes(total, trainable),
         "peak_memory_bytes": _mean(arm, "peak_memory_bytes"),
         "is_baseline": arm.is_baseline,
     }
@@ -261,128 +196,42 @@ def _first(arm: Arm, key: str) -> int | None:
     return int(values[0]) if values else None
 
 
-# Cells
+# Columns
 
-
-def _text(key: str) -> Callable[[Record, Texts], str]:
-    return lambda record, t: NONE if record.get(key) is None else str(record[key])
-
-
-def _named(key: str, prefix: str) -> Callable[[Record, Texts], str]:
-    """A word of ours (a verdict, a state), in the reader's language."""
-    return lambda record, t: NONE if record.get(key) is None else t.word(prefix, record[key])
-
-
-def _number(key: str, spec: str) -> Callable[[Record, Texts], str]:
-    return lambda record, t: NONE if record.get(key) is None else format(record[key], spec)
-
-
-def _bytes(key: str) -> Callable[[Record, Texts], str]:
-    return lambda record, t: NONE if record.get(key) is None else f"{record[key] / 2**20:,.1f} MiB"
-
-
-def _at_step(key: str) -> Callable[[Record, Texts], str]:
-    return lambda record, t: _metric_of(record).show(record[key])
-
-
-def _metric_of(record: Record) -> Any:
-    return next(metric for metric in METRICS if metric.name == record["metric"])
-
-
-def _score(record: Record, t: Texts) -> str:
-    metric, std = _metric_of(record), record["score_std"]
-    mean = metric.show(record["score"])
-    if std is None:
-        return mean
-    digits = len(mean.removesuffix(metric.suffix).partition(".")[2])
-    return f"{mean.removesuffix(metric.suffix)} ± {std * metric.scale:.{digits}f}{metric.suffix}"
-
-
-def _interval(low: float | None, high: float | None, spec: str) -> str:
-    return "" if low is None or high is None else f"{FOLD}[{low:{spec}}, {high:{spec}}]".replace("-", "−")
-
-
-def gap_text(record: Record, t: Texts, with_goal: bool = False) -> str:
-    if record["gap"] is None:
-        return NONE
-    value = t(f"unit_{record['gap_unit']}", value=f"{record['gap']:+.1f}").replace("-", "−")
-    text = value + ("" if record["comparable"] else " *") + _interval(record["gap_low"], record["gap_high"], "+.1f")
-    return f"{text}  {t.word('goal', record['goal'])}".replace(FOLD, " ") if with_goal else text
-
-
-def _bootstrap(record: Record, t: Texts) -> str:
-    return _interval(record["gap_bootstrap_low"], record["gap_bootstrap_high"], "+.1f").strip() or NONE
-
-
-def step_time_text(record: Record, t: Texts, with_verdict: bool = False) -> str:
-    """Only what is surprising has a word in a table; a figure has room for all."""
-    ratio, verdict = record["step_time_ratio"], record["step_time_verdict"]
-    if ratio is None:
-        return NONE
-    if not record["step_time_interleaved"]:
-        text = "1" if record["is_baseline"] else f"{ratio:.2f}{FOLD}({t('not_interleaved').replace(' ', FOLD)})"
-    else:
-        text = f"{ratio:.3f}" + _interval(record["step_time_low"], record["step_time_high"], ".3f")
-        if verdict == NO_DIFFERENCE or (verdict and with_verdict):
-            text += f"{FOLD}{t.word('speed', verdict)}"
-    return text.replace(FOLD, " ") if with_verdict else text
-
-
-def _audit(record: Record, t: Texts) -> str:
-    return t.word("frozen", record["frozen_check"]).replace(" ", FOLD)
-
-
-def _widths(header: list[str], rows: list[list[str]]) -> list[int]:
-    from rich.cells import cell_len
-
-    columns = zip(header, *rows, strict=True)
-    return [PADDING + max(cell_len(line) for cell in column for line in cell.split(FOLD)) for column in columns]
-
-
-def _deal(widths: list[int], width: int) -> list[list[int]]:
-    """Columns after the first, into as few tables as fit."""
-    parts: list[list[int]] = [[]]
-    for i in range(1, len(widths)):
-        if parts[-1] and widths[0] + sum(widths[j] for j in parts[-1]) + widths[i] > width:
-            parts.append([])
-        parts[-1].append(i)
-    return parts
-
-
-_METHOD = Column("method", _text("method"), right=False)
-_WHERE = [Column("dataset", _text("dataset"), right=False), Column("model", _text("model"), right=False)]
+_METHOD = Column("method", text_cell("method"), right=False)
+_WHERE = [Column("dataset", text_cell("dataset"), right=False), Column("model", text_cell("model"), right=False)]
 _GAP = Column("gap", gap_text)
-_GOAL = Column("goal", _named("goal", "goal"), right=False)
+_GOAL = Column("goal", word_cell("goal", "goal"), right=False)
 _STEP_TIME = Column("step_time", step_time_text)
-_PARAMETERS = [Column(f"{k}_parameters", _number(f"{k}_parameters", ",")) for k in ("total", "frozen", "trainable")]
+_PARAMETERS = [Column(f"{k}_parameters", number_cell(f"{k}_parameters", ",")) for k in ("total", "frozen", "trainable")]
 _GAP_COLUMNS = [
     _METHOD,
-    Column("gap_seeds", _text("gap_seeds")),
+    Column("gap_seeds", text_cell("gap_seeds")),
     _GAP,
-    Column("gap_bootstrap", _bootstrap),
+    Column("gap_bootstrap", bootstrap_text),
     _GOAL,
 ]
 _MEMORY_COLUMNS = [
     _METHOD,
     *_PARAMETERS,
-    Column("optimizer_bytes", _bytes("optimizer_bytes")),
-    Column("checkpoint_bytes", _bytes("checkpoint_bytes")),
-    Column("peak_memory_bytes", _bytes("peak_memory_bytes")),
+    Column("optimizer_bytes", bytes_cell("optimizer_bytes")),
+    Column("checkpoint_bytes", bytes_cell("checkpoint_bytes")),
+    Column("peak_memory_bytes", bytes_cell("peak_memory_bytes")),
 ]
 _TIME_COLUMNS = [
     _METHOD,
     _STEP_TIME,
-    Column("step_time_predicted", _number("step_time_predicted", ".3f")),
-    Column("median_step_seconds", _number("median_step_seconds", ".4g")),
-    Column("training_seconds", _number("training_seconds", ",.1f")),
-    Column("validation_seconds", _number("validation_seconds", ",.1f")),
+    Column("step_time_predicted", number_cell("step_time_predicted", ".3f")),
+    Column("median_step_seconds", number_cell("median_step_seconds", ".4g")),
+    Column("training_seconds", number_cell("training_seconds", ",.1f")),
+    Column("validation_seconds", number_cell("validation_seconds", ",.1f")),
 ]
 _RUN_COLUMNS = [
-    Column("run", _text("run"), right=False),
-    Column("method", _text("method"), right=False),
-    Column("seed", _text("seed")),
-    Column("step", _number("step", ",")),
-    Column("max_steps", _number("max_steps", ",")),
-    Column("state", _named("state", "state"), right=False),
+    Column("run", text_cell("run"), right=False),
+    Column("method", text_cell("method"), right=False),
+    Column("seed", text_cell("seed")),
+    Column("step", number_cell("step", ",")),
+    Column("max_steps", number_cell("max_steps", ",")),
+    Column("state", word_cell("state", "state"), right=False),
 ]
-_SKIPPED_COLUMNS = [Column("path", _text("path"), right=False), Column("reason", _text("reason"), right=False)]
+_SKIPPED_COLUMNS = [Column("path", text_cell("path"), right=False), Column("reason", text_cell("reason"), right=False)]

@@ -5,14 +5,23 @@
 """
 
 import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from oelm.analysis.results import Note
 from oelm.errors import unknown
 from oelm.methods import METHODS
 
 NONE = "–"
 LANGUAGES = ("en", "zh")
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something the reader must know: the key of a sentence in `TEXTS` and what to fill in."""
+
+    key: str
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Texts:

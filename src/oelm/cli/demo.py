@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,13 +24,14 @@ def demo(
 
     Finished runs are reused and interrupted ones resumed, so the command can be repeated at will.
     """
+    from oelm.cli.progress import SuiteBoard
     from oelm.experiments.plan import load
     from oelm.experiments.suite import run_suite, time_arms
 
     experiment = load("demo")
     if steps:
         experiment.training.update(max_steps=steps, warmup_steps=max(1, steps // 20), eval_every=max(1, steps // 20))
-    with _board(as_json) as board:
+    with SuiteBoard(quiet=as_json) as board:
         jobs = run_suite(experiment, out, slots=slots, watch=board.show, say=board.say)
         _require_success(jobs)
         board.say("timing the arms side by side")
@@ -88,79 +89,3 @@ def _conclude(out: Path, as_json: bool) -> None:
         console.print(f"[bold]{arm}[/] writes: ", end="")
         console.print(sample["prompt"] + sample["text"], markup=False)
     console.print(f"report: {report}")
-
-
-class _Board:
-    """Live table of all runs on a terminal; a line per change elsewhere."""
-
-    def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
-        self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal and not quiet else None
-        self.states: dict[str, str] = {}
-
-    def __enter__(self) -> "_Board":
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.live:
-            self.live.stop()
-
-    def say(self, message: str) -> None:
-        self.console.print(message)
-
-    def show(self, jobs: "list[Job]") -> None:
-        if self.live:
-            self.live.update(self._table(jobs))
-            return
-        from oelm.cli.progress import describe
-
-        for job in jobs:
-            state = job.status.get("state", "queued")
-            if self.states.get(job.folder.name) != state:
-                self.states[job.folder.name] = state
-                self.console.print(
-                    f"{job.folder.name}: {state} {describe(job.status) if state != 'queued' else ''}".strip()
-                )
-
-    def _table(self, jobs: "list[Job]") -> Any:
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-
-        from oelm.cli.progress import describe
-
-        table = Table("run", "state", "progress", "now", box=None)
-        done, total = 0, 0
-        for job in jobs:
-            steps = job.run.config.training.max_steps
-            step = job.status.get("step", 0)
-            done, total = done + step, total + steps
-            table.add_row(
-                job.folder.name, job.status.get("state", ""), ProgressBar(steps, step, width=24), describe(job.status)
-            )
-        left = sum((j.status.get("eta_seconds") or 0) for j in jobs if not j.done)
-        overall = Table.grid(padding=(0, 1))
-        overall.add_row(
-            "overall", ProgressBar(total, done, width=50), f"{100 * done / max(total, 1):.0f} %", _left(jobs)
-        )
-        return Group(table, overall) if left or done < total else table
-
-
-def _left(jobs: "list[Job]") -> str:
-    """Time left for all runs, from the speed of those that are running."""
-    running = [job for job in jobs if not job.done and job.status.get("eta_seconds")]
-    if not running:
-        return ""
-    per_step = [j.status["eta_seconds"] / max(1, j.status["max_steps"] - j.status["step"]) for j in running]
-    steps = sum(j.run.config.training.max_steps - j.status.get("step", 0) for j in jobs if not j.done)
-    minutes, seconds = divmod(round(steps * sum(per_step) / len(per_step) / len(running)), 60)
-    return f"ETA {minutes}:{seconds:02d}"
-
-
-def _board(quiet: bool) -> _Board:
-    return _Board(quiet)

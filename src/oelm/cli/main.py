@@ -10,7 +10,7 @@ from oelm.errors import OelmError
 from oelm.files import explain
 
 # typer carries its own copy of click in some versions; the base class of its public exceptions is the right one.
-_ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # type: ignore[assignment]
+_ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     help="Train Transformers whose attention never learns its queries and keys, and see exactly what that costs.",

@@ -1,9 +1,15 @@
 """Progress bars on stderr, silent where nobody watches."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oelm.experiments.runner import Job
+
+_SECONDS_BETWEEN_LINES = 15
 
 
 @contextmanager
@@ -46,3 +52,73 @@ def describe(facts: dict[str, Any]) -> str:
         minutes, seconds = divmod(round(facts["eta_seconds"]), 60)
         parts.append(f"ETA {minutes}:{seconds:02d}")
     return ", ".join(parts)
+
+
+class SuiteBoard:
+    """All runs of a suite: a live table on a terminal; elsewhere a line per change and one every few seconds."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal and not quiet else None
+        self._states: dict[str, str] = {}
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> "SuiteBoard":
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def say(self, message: str) -> None:
+        self.console.print(message)
+
+    def show(self, jobs: "list[Job]") -> None:
+        if self.live:
+            self.live.update(self._table(jobs))
+            return
+        for job in jobs:
+            state = job.status.get("state", "queued")
+            if self._states.get(job.folder.name) != state and state != "queued":
+                self._states[job.folder.name] = state
+                self.console.print(f"{job.folder.name}: {state} {describe(job.status)}".strip())
+        if time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            running = [f"{j.folder.name} {describe(j.status)}" for j in jobs if j.process is not None and not j.done]
+            self.console.print(f"{overall(jobs)} | " + " | ".join(running))
+
+    def _table(self, jobs: "list[Job]") -> Any:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        table = Table("run", "state", "progress", "now", box=None)
+        for job in jobs:
+            steps, step = job.run.config.training.max_steps, job.status.get("step", 0)
+            bar = ProgressBar(steps, step, width=24)
+            table.add_row(job.folder.name, job.status.get("state", ""), bar, describe(job.status))
+        done, total = _steps(jobs)
+        line = Table.grid(padding=(0, 1))
+        line.add_row("overall", ProgressBar(total, done, width=50), overall(jobs))
+        return Group(table, line)
+
+
+def overall(jobs: "list[Job]") -> str:
+    """How far the suite is and how long it will take, from the speed of the runs that are running."""
+    done, total = _steps(jobs)
+    text = f"{100 * done / max(total, 1):.0f} %"
+    running = [job for job in jobs if not job.done and job.status.get("eta_seconds")]
+    if not running:
+        return text
+    per_step = [j.status["eta_seconds"] / max(1, j.status["max_steps"] - j.status["step"]) for j in running]
+    minutes, seconds = divmod(round((total - done) * sum(per_step) / len(per_step) / len(running)), 60)
+    return f"{text}, ETA {minutes}:{seconds:02d}"
+
+
+def _steps(jobs: "list[Job]") -> tuple[int, int]:
+    return sum(j.status.get("step", 0) for j in jobs), sum(j.run.config.training.max_steps for j in jobs)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROUNDS = 6
+_Words = NDArray[np.uint64]
 
 
 def batch_samples(seed: int, step: int, batch_size: int, num_samples: int) -> NDArray[np.int64]:
@@ -44,16 +45,14 @@ def permute(places: NDArray[np.int64], size: int, *, seed: int, stream: int) -> 
     return values.astype(np.int64)
 
 
-def _feistel(
-    values: NDArray[np.uint64], bits: np.uint64, mask: np.uint64, keys: NDArray[np.uint64]
-) -> NDArray[np.uint64]:
+def _feistel(values: _Words, bits: np.uint64, mask: np.uint64, keys: _Words) -> _Words:
     left, right = values >> bits, values & mask
     for key in keys:
         left, right = right, left ^ (_mix(right ^ key) & mask)
     return (left << bits) | right
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(x: _Words) -> _Words:
     """A 64-bit finaliser: every input bit reaches every output bit. Wrap-around multiplication is intended."""
     x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     x = (x ^ (x >> np.uint64(29))) * np.uint64(0xC2B2AE3D27D4EB4F)

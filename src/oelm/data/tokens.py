@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from oelm.errors import OelmError
+from oelm.files import file_hash
 
 FORMAT = 1
 FILES = {"train": "train.bin", "validation": "val.bin"}
@@ -156,14 +157,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _check_file(path: Path, facts: dict[str, Any], dtype: str, verify: bool) -> None:
     if not path.is_file():
         raise OelmError(f"{path} is missing; {_again(path.parent)}")
@@ -171,7 +164,7 @@ def _check_file(path: Path, facts: dict[str, Any], dtype: str, verify: bool) -> 
     size = path.stat().st_size
     if size != expected:
         raise OelmError(f"{path} has {size} bytes where its manifest says {expected}; {_again(path.parent)}")
-    if verify and (found := sha256_of(path)) != facts["sha256"]:
+    if verify and (found := file_hash(path)) != facts["sha256"]:
         written = facts["sha256"]
         raise OelmError(f"{path} is corrupt: sha256 {found[:12]}, written {written[:12]}; {_again(path.parent)}")
 

@@ -51,7 +51,7 @@ def catalog() -> list[str]:
 def load(name: str) -> Experiment:
     if name not in catalog():
         raise unknown("experiment", name, catalog())
-    text = resources.files("oelm.experiments").joinpath("catalog", f"{name}.yaml").read_text("utf-8")
+    text = resources.files("oelm.experiments").joinpath("catalog").joinpath(f"{name}.yaml").read_text("utf-8")
     try:
         return Experiment.model_validate(yaml.safe_load(text))
     except ValidationError as error:

@@ -82,7 +82,7 @@ def _shape(d_model: int, num_layers: int, num_heads: int, max_seq_len: int = 512
 
 
 SIZES: dict[str, GPTConfig] = {
-    "demo": replace(_shape(128, 4, 4, max_seq_len=256), dropout=0.0),
+    "demo": replace(_shape(64, 2, 4, max_seq_len=256), dropout=0.0),
     "tiny": _shape(256, 4, 4),
     "small": _shape(384, 6, 6),
     "medium-512": _shape(512, 6, 8),
@@ -118,6 +118,7 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         for block in self.blocks:
+            assert isinstance(block, Block)
             for writer in (block.attention.output, block.ffn.down):
                 nn.init.normal_(writer.weight, std=INIT_STD / math.sqrt(2 * self.config.num_layers))
 

@@ -20,7 +20,7 @@ def interleave(steps: Mapping[str, Step], *, rounds: int, warmup: int = 2) -> di
     for step in steps.values():
         for _ in range(warmup):
             step()
-    order = [*steps, *reversed(steps)]
+    order = [*steps, *reversed(list(steps))]
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
     gc.disable()  # a collection in the middle of one arm's step would be charged to it

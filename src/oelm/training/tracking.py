@@ -1,7 +1,7 @@
 """Optional trackers. The run folder is the record: a tracker may fail, the run may not."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,7 +40,7 @@ class _Wandb:
         self.run.finish()
 
 
-TRACKERS = {"tensorboard": _TensorBoard, "wandb": _Wandb}
+TRACKERS: dict[str, Callable[[Path, dict[str, Any]], Tracker]] = {"tensorboard": _TensorBoard, "wandb": _Wandb}
 
 
 class Trackers:

@@ -92,7 +92,9 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
         if checkpoint is not None:
             self._load_progress(checkpoint)
-        self.compiled = torch.compile(self.model) if self.config.runtime.compile else self.model
+        self.compiled: nn.Module = self.model
+        if self.config.runtime.compile:
+            self.compiled = torch.compile(self.model)  # type: ignore[assignment]
         self.trackers = Trackers(self.config.runtime.trackers, folder.path, self.config.to_dict())
 
     def run(self) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""Datasets on the hub: what is known of one (`Corpus`), and its documents (`HubSource`)."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from oelm.data.sources import Source, carve
+from oelm.data.textfiles import articles
+from oelm.errors import OelmError
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus known by name. `hub` is None for the one that is embedded."""
+
+    name: str
+    summary: str
+    hub: str | None = None
+    config: str | None = None
+    revision: str | None = None  # a branch is resolved to its commit when preparing; the manifest records the commit
+    field: str = "text"
+    rows_are_lines: bool = False  # rows are lines of articles, to be joined again
+    validation_fraction: float | None = None  # set where the hub has no validation split
+
+
+@dataclass(frozen=True)
+class HubSource(Source):
+    """A dataset on the hub, through `datasets`: downloaded once to its cache, then read memory-mapped."""
+
+    name: str
+    corpus: Corpus
+    revision: str | None
+    seed: int
+    _commit: list[str] = dataclasses.field(default_factory=list, compare=False, repr=False)
+
+    def settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"source": self.corpus.hub, "config": self.corpus.config, "revision": self.revision}
+        if self.corpus.validation_fraction is not None:
+            settings |= {"validation_fraction": self.corpus.validation_fraction, "seed": self.seed}
+        return settings
+
+    def provenance(self) -> dict[str, Any]:
+        return {
+            "kind": "hub",
+            "dataset": self.corpus.hub,
+            "config": self.corpus.config,
+            "requested_revision": self.revision,
+            "revision": self._resolved(),
+        }
+
+    def texts(self, split: str) -> Iterator[tuple[str, float | None]]:
+        carved = self.corpus.validation_fraction
+        dataset = self._load("train" if carved is not None else split)
+        column = self.corpus.field
+        rows: Iterator[str] = (text for batch in dataset.iter(batch_size=1000) for text in batch[column])
+        if self.corpus.rows_are_lines:
+            # The hub stores an empty string where the raw file has the line " \n".
+            rows = articles(row or " \n" for row in rows)
+        for text in rows if carved is None else carve(rows, split, carved, self.seed):
+            if text:
+                yield text, None
+
+    def _load(self, split: str) -> Any:
+        import datasets
+
+        try:
+            dataset = datasets.load_dataset(
+                self.corpus.hub, name=self.corpus.config, split=split, revision=self._resolved()
+            )
+        except OelmError:
+            raise
+        except Exception as error:  # the hub's clients raise many unrelated types
+            raise self._unreachable(error) from error
+        if self.corpus.field not in dataset.column_names:
+            raise OelmError(f"dataset {self.corpus.hub} has no column {self.corpus.field!r}: {dataset.column_names}")
+        return dataset
+
+    def _resolved(self) -> str:
+        if not self._commit:
+            from huggingface_hub import HfApi
+
+            try:
+                info = HfApi().dataset_info(str(self.corpus.hub), revision=self.revision, timeout=20)
+            except Exception as error:
+                raise self._unreachable(error) from error
+            self._commit.append(str(info.sha))
+        return self._commit[0]
+
+    def _unreachable(self, error: Exception) -> OelmError:
+        at = f" at revision {self.revision!r}" if self.revision else ""
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return OelmError(
+            f"dataset {self.corpus.hub}{at} could not be reached on the hub ({reason}); "
+            f"a local copy works in its place: oelm data prepare PATH --name {self.name}"
+        )

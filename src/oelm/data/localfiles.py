@@ -1,0 +1,106 @@
+"""Text in the user's own files: `FilesSource`, and which files are for training and which for validation."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oelm.data.sources import SPLITS, Source, carve
+from oelm.data.textfiles import SUFFIXES, file_documents, text_format
+from oelm.errors import OelmError
+from oelm.files import file_hash
+
+_VALIDATION_STEMS = ("validation", "val", "valid", "dev")
+
+
+@dataclass(frozen=True)
+class FilesSource(Source):
+    """Files on disk. With no validation files, a fixed share of the documents is held out."""
+
+    name: str
+    train: tuple[Path, ...]
+    validation: tuple[Path, ...]
+    field: str
+    fraction: float | None
+    seed: int
+    _hashes: dict[Path, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    def settings(self) -> dict[str, Any]:
+        # Hashes, not paths: the same text from another place is the same data.
+        settings: dict[str, Any] = {split: [self._sha256(path) for path in self._files(split)] for split in SPLITS}
+        if any(text_format(path) != ".txt" for path in self.train + self.validation):
+            settings["field"] = self.field
+        if self.fraction is not None:
+            settings |= {"validation_fraction": self.fraction, "seed": self.seed}
+        return settings
+
+    def provenance(self) -> dict[str, Any]:
+        files = [
+            {"split": split, "path": str(path), "bytes": path.stat().st_size, "sha256": self._sha256(path)}
+            for split in SPLITS
+            for path in self._files(split)
+        ]
+        return {"kind": "files", "files": files}
+
+    def texts(self, split: str) -> Iterator[tuple[str, float | None]]:
+        paths = self._files(split) if self.fraction is None else self.train
+        stream = (text for path in paths for text in file_documents(path, self.field))
+        for text in stream if self.fraction is None else carve(stream, split, self.fraction, self.seed):
+            yield text, None
+
+    def expected_bytes(self, split: str) -> int | None:
+        paths = self._files(split) if self.fraction is None else self.train
+        if any(path.suffix not in (".txt", ".jsonl") for path in paths):
+            return None  # compressed or columnar: the size on disk says little about the text
+        share = 1.0 if self.fraction is None else self.fraction if split == "validation" else 1 - self.fraction
+        return int(share * sum(path.stat().st_size for path in paths))
+
+    def _files(self, split: str) -> tuple[Path, ...]:
+        return self.train if split == "train" else self.validation
+
+    def _sha256(self, path: Path) -> str:
+        if path not in self._hashes:
+            try:
+                self._hashes[path] = file_hash(path)
+            except OSError as error:
+                raise OelmError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+        return self._hashes[path]
+
+
+def split_paths(paths: list[Path], validation: str | Path | None) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Which files are for training and which for validation."""
+    train: list[Path] = []
+    held_out: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            by_stem = {stem: _starting_with(path, stem) for stem in ("train", *_VALIDATION_STEMS)}
+            train += by_stem.pop("train") or (_text_files(path) if not any(by_stem.values()) else [])
+            held_out += next((files for files in by_stem.values() if files), [])
+        else:
+            train.append(path)
+    if validation is not None:
+        given = Path(validation)
+        if not given.exists():
+            raise OelmError(f"validation path {str(given)!r} does not exist; give a file or a folder")
+        held_out = _text_files(given) if given.is_dir() else [given]
+    for path in train + held_out:
+        if text_format(path) not in SUFFIXES:
+            raise OelmError(
+                f"file {str(path)!r} has no known format; known: {', '.join(SUFFIXES)}, also with .gz or .zst"
+            )
+    if not train:
+        raise OelmError(
+            f"folder {str(paths[0])!r} has no training text; expected train.txt, train.jsonl or train.parquet "
+            "(also .gz, .zst), and validation.* beside it"
+        )
+    return tuple(train), tuple(held_out)
+
+
+def _text_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and text_format(path) in SUFFIXES)
+
+
+def _starting_with(folder: Path, stem: str) -> list[Path]:
+    """`train.txt`, and shards such as `train-00000-of-00004.parquet`, but not `training-notes.txt`."""
+    return [p for p in _text_files(folder) if p.name.startswith((f"{stem}.", f"{stem}-", f"{stem}_"))]

@@ -1,0 +1,38 @@
+"""What a source of text is, whatever it reads: `Source`, and holding out its validation documents."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+SPLITS = ("train", "validation")
+
+
+class Source:
+    """What `prepare` reads: a name, what identifies it, and its documents."""
+
+    name: str
+
+    def settings(self) -> dict[str, Any]:
+        """What the user asked for, known without the network: two equal settings give the same documents."""
+        raise NotImplementedError
+
+    def provenance(self) -> dict[str, Any]:
+        """What was really read, for the manifest; resolves what only the hub knows."""
+        raise NotImplementedError
+
+    def texts(self, split: str) -> Iterator[tuple[str, float | None]]:
+        """Documents of a split, each with its true surprisal in nats where that is known."""
+        raise NotImplementedError
+
+    def expected_bytes(self, split: str) -> int | None:
+        """Roughly how much text is coming, for a progress bar; None if unknown."""
+        return None
+
+
+def carve(texts: Iterator[str], split: str, fraction: float, seed: int) -> Iterator[str]:
+    """Hold out documents by a hash of their number: fixed for a seed, spread over the corpus, needs no counting."""
+    threshold = int(fraction * 2**64)
+    for number, text in enumerate(texts):
+        digest = hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=8).digest()
+        if (int.from_bytes(digest, "big") < threshold) == (split == "validation"):
+            yield text
