@@ -188,6 +188,6 @@ def test_accelerate_prepares_and_trains_a_frozen_model():
 
 def test_the_example_of_the_documentation_runs(monkeypatch):
     monkeypatch.setattr("oelm.sites.LAYOUTS", dict(oelm.sites.LAYOUTS))
-    text = (Path(__file__).parent.parent / "docs" / "architectures.md").read_text()
+    text = (Path(__file__).parent.parent / "docs" / "models.md").read_text()
     example = text.split("```python\n")[1].split("```")[0]
-    exec(compile(example, "docs/architectures.md", "exec"), {})
+    exec(compile(example, "docs/models.md", "exec"), {})

@@ -104,7 +104,7 @@ def attention_sites(model: nn.Module) -> list[Site]:
     if not sites:
         raise OelmError(
             f"{type(model).__name__} has no attention that oelm knows; known: {', '.join(LAYOUTS)}. "
-            "Another class is added with oelm.register_sites(class_name, Layout(...)): see docs/architectures.md"
+            "Another class is added with oelm.register_sites(class_name, Layout(...)): see docs/models.md"
         )
     return sites
 

@@ -29,4 +29,5 @@ def test_the_first_twenty_losses_are_the_recorded_ones(config, tmp_path, method)
 
 def test_the_recorded_curves_differ_between_methods():
     golden = json.loads(FILE.read_text())
-    assert len({tuple(curve) for curve in golden.values()}) == len(METHODS)
+    assert golden.pop("fresh_orthogonal") == golden["oelm_freeze"]  # the same thing, but for pretrained models
+    assert len({tuple(curve) for curve in golden.values()}) == len(METHODS) - 1

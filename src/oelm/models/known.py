@@ -49,7 +49,7 @@ def named_config(name: str, labels: int | None = None) -> tuple[Any, Any]:
     import transformers
 
     known = KNOWN.get(name)
-    config = transformers.AutoConfig.for_model(known.model_type, **known.settings) if known else _read(name)
+    config = transformers.AutoConfig.for_model(known.model_type, **known.settings) if known else read_config(name)
     if labels is not None:
         config.num_labels = labels
         images = hasattr(config, "patch_size")
@@ -74,7 +74,7 @@ def _auto_class(transformers: Any, architecture: str) -> Any:
     return transformers.AutoModel
 
 
-def _read(name: str) -> Any:
+def read_config(name: str) -> Any:
     import transformers
 
     try:
