@@ -117,7 +117,7 @@ def test_a_subset_is_a_fixed_choice_of_rows(tmp_path):
 )
 def test_bad_files_are_refused_in_one_line(rows, header, message, tmp_path):
     with pytest.raises(oelm.OelmError, match=message):
-        prepare_task(sst2(write_sst2(tmp_path / "files", rows, header)), "gpt2-bpe-not-needed", tmp_path / "task")
+        prepare_task(sst2(write_sst2(tmp_path / "files", rows, header)), "bpe:300", tmp_path / "task")
 
 
 def test_missing_splits_tasks_and_columns_are_named(tmp_path):
