@@ -8,7 +8,6 @@ Peak memory is measured in a process of its own for each arm, because a process 
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 
@@ -18,6 +17,7 @@ import oelm
 from oelm.inspection import model_flops
 from oelm.training.arms import training_step
 from oelm.training.config import TrainingSection
+from oelm.training.environment import peak_memory_bytes
 from oelm.training.interleaved import Step, interleave, ratio
 
 WIDTH, LAYERS, HEADS, LENGTH, BATCH, VOCABULARY = 512, 6, 8, 512, 4, 4096
@@ -78,11 +78,11 @@ def peak_memory(arm: str) -> int:
 def print_peak(arm: str) -> None:
     import transformers  # noqa: F401 - both sides pay for it, so that only the step differs
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory_bytes()
     step, _ = build(arm)
     for _ in range(3):
         step()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+    print(peak_memory_bytes() - before)
 
 
 def main() -> None:

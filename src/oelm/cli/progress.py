@@ -92,7 +92,7 @@ class SuiteBoard:
         if time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             running = [f"{j.folder.name} {describe(j.status)}" for j in jobs if j.process is not None and not j.done]
-            self.console.print(f"{overall(jobs)} | " + " | ".join(running))
+            self.console.print(f"{overall(jobs)} | " + " | ".join(running), soft_wrap=True)
 
     def _table(self, jobs: "list[Job]") -> Any:
         from rich.console import Group

@@ -41,16 +41,22 @@ def prepare_data(experiment: Experiment, root: Path) -> TokenData:
     return prepare(source, root / "data", recipe.tokenizer)
 
 
-def time_arms(experiment: Experiment, root: Path, *, rounds: int = 16) -> dict[str, Any]:
+def time_arms(experiment: Experiment, root: Path, *, rounds: int = 24) -> dict[str, Any]:
     """Interleaved step times of the arms, measured once and kept beside the runs."""
     file = root / STEP_TIME_FILE
     if file.is_file():
         return json.loads(file.read_text())
     from oelm.training.arms import compare_step_times
-    from oelm.training.setup import model_config
+    from oelm.training.setup import choose_device, model_config
 
     data = TokenData.open(root / "data")
     first = plan(experiment, data, root)[0].config
-    times = compare_step_times(experiment.arms, model_config(first, data.vocab_size), first.training, rounds=rounds)
+    times = compare_step_times(
+        experiment.arms,
+        model_config(first, data.vocab_size),
+        first.training,
+        rounds=rounds,
+        device=str(choose_device(first.runtime.device, first.training.precision)),
+    )
     write_json(file, times)
     return times

@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import resource
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,17 @@ def environment(device: str | None = None) -> dict[str, Any]:
 
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process has held. getrusage would count what the parent held before this program started."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def processor_name() -> str:

@@ -7,7 +7,6 @@ A run folder with a checkpoint is continued, bit for bit as if it had never stop
 
 import logging
 import math
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder
 from oelm.training import checkpoints, setup
 from oelm.training.checkpoints import Checkpoint
 from oelm.training.config import RunConfig
-from oelm.training.environment import environment
+from oelm.training.environment import environment, peak_memory_bytes
 from oelm.training.interruption import Interrupted, StopRequest
 from oelm.training.optimizer import (
     build_optimizer,
@@ -74,6 +73,8 @@ class Trainer:
         self.timer = StepTimer(self.device, warmup)
         self._saved_step = -1
         self._heartbeat = 0.0
+        self._last_loss: float | None = None
+        self._pace: float | None = None  # seconds per step, smoothed, for ETA and speed
 
         torch.manual_seed(self.config.seed)
         checkpoint = checkpoints.newest_valid(folder.checkpoints, log.warning)
@@ -129,6 +130,8 @@ class Trainer:
             self.step += 1
             loss, norm, rate = self._one_step()
             self.seconds += self.timer.last
+            self._last_loss = loss
+            self._pace = self.timer.last if self._pace is None else 0.9 * self._pace + 0.1 * self.timer.last
             last = self.step == settings.max_steps
             if self.step % settings.log_every == 0 or self.step == 1 or last:
                 self._log_step(loss, norm, rate)
@@ -208,20 +211,20 @@ class Trainer:
         self.folder.append_clock({"step": self.step, "seconds": self.seconds, "step_seconds": self.timer.last})
         self.trackers.log(self.step, {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm})
         if time.monotonic() - self._heartbeat > 1 or self.step == 1:
-            self._say(RUNNING, loss=loss)
+            self._say(RUNNING)
             log.info("step %d: loss %.4f, lr %.2e, %.0f tokens/s", self.step, loss, rate, self._tokens_per_second())
 
     def _tokens_per_second(self) -> float:
-        return self.settings.accumulation * self.objective.tokens_per_batch / max(self.timer.last, 1e-9)
+        return self.settings.accumulation * self.objective.tokens_per_batch / self._pace if self._pace else 0.0
 
     def _say(self, state: str, **facts: Any) -> None:
         """Status file and progress display get the same facts."""
-        remaining = (self.settings.max_steps - self.step) * self.timer.last if self.timer.last else None
         everything = {
             "step": self.step,
             "max_steps": self.settings.max_steps,
-            "tokens_per_second": self._tokens_per_second() if self.timer.last else None,
-            "eta_seconds": remaining,
+            "loss": self._last_loss,
+            "tokens_per_second": self._tokens_per_second() if self._pace else None,
+            "eta_seconds": (self.settings.max_steps - self.step) * self._pace if self._pace else None,
             self.objective.headline: self.last_validation.get(self.objective.headline),
             "device": str(self.device),
             **facts,
@@ -343,7 +346,7 @@ class Trainer:
     def _peak_memory(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak_memory_bytes()
 
 
 @contextmanager
