@@ -67,8 +67,8 @@ class Plan:
 
 
 PLANS = {
-    "sst2": Plan(4_000, 2, 20_000, 2),  # screened on 1,000 held-out training rows, reported on the official dev set
-    "xnli": Plan(3_000, 2, 9_000, 3, screen_on="validation", final_on="test"),
+    "sst2": Plan(4_000, 2, 12_000, 2),  # screened on 1,000 held-out training rows, reported on the official dev set
+    "xnli": Plan(2_000, 2, 9_000, 2, screen_on="validation", final_on="test"),
 }
 SMOKE = Plan(64, 1, 64, 1)
 HELD_OUT = 1_000
@@ -202,8 +202,14 @@ def time_arms(folder: Path, data: TaskData, arms: list[str], rounds: int) -> Non
         for arm, values in seconds.items()
         if arm != "baseline"
     }
-    protocol = {"order": "A-B-…-B-A in one process", "rounds": rounds, "batch": f"{settings.batch_size} × {length} tokens",
-                "device": "cpu", "threads": 1, "precision": "fp32"}  # fmt: skip
+    protocol = {
+        "order": "A-B-…-B-A in one process",
+        "rounds": rounds,
+        "batch": f"{settings.batch_size} × {length} tokens",
+        "device": "cpu",
+        "threads": 1,
+        "precision": "fp32",
+    }
     median = float(sorted(base)[rounds // 2])
     facts = {"protocol": protocol, "reference": "baseline", "reference_median_seconds": median, "arms": measured}
     write_json(file, facts)
