@@ -158,6 +158,17 @@ def test_a_loaded_model_counts_as_pretrained_and_each_method_has_its_own_start(m
     assert keeps_scale == (init in ("keep", "head_qr_scaled", "head_polar_scaled"))
 
 
+def test_the_polar_factor_is_nearer_to_the_pretrained_rows_than_qr_and_the_scale_brings_both_nearer():
+    distances = {}
+    for method in ("head_polar_scaled", "head_qr_scaled", "head_polar"):
+        model = ARCHITECTURES["bert"].model(seed=3)
+        weight = model.bert.encoder.layer[0].attention.self.key.weight
+        old = weight.detach().clone()
+        freeze(model, method, pretrained=True)
+        distances[method] = (weight - old).norm().item()
+    assert distances["head_polar_scaled"] < distances["head_qr_scaled"] < distances["head_polar"]
+
+
 def test_peft_adapts_a_frozen_model_and_leaves_the_frozen_weights_alone():
     peft = pytest.importorskip("peft", reason="peft is not installed (dev extra)")
     for name, targets in (("bert", ["query", "value"]), ("gpt2", ["query", "c_proj"])):

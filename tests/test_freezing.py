@@ -107,6 +107,26 @@ def test_an_unknown_initialisation_is_refused_before_anything_changes():
     assert model.blocks[0].attention.query.weight.requires_grad
 
 
+def test_what_was_frozen_before_stays_frozen_and_is_counted():
+    model = small_gpt().requires_grad_(False)
+    report = freeze(model, "q_only")
+    assert not any(p.requires_grad for p in model.parameters())
+    assert report.trainable_parameters == 0
+
+
+def test_a_wrapped_model_draws_the_same_frozen_weights(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    model = small_gpt()
+    model.save_pretrained(tmp_path)
+    wrapped = AutoModelForCausalLM.from_pretrained(tmp_path)
+    for each in (model, wrapped):
+        freeze(each, "oelm_freeze", seed=4, pretrained=False)
+    assert torch.equal(model.blocks[1].attention.key.weight, wrapped.gpt.blocks[1].attention.key.weight)
+    loaded = oelm.GPT.from_pretrained(tmp_path)
+    assert freeze(loaded, "oelm_freeze").sites[0].init == "head_qr"  # loaded weights are worth keeping
+
+
 def test_audit_notices_a_changed_weight_a_thawed_weight_and_a_gradient():
     model = small_gpt()
     report = freeze(model, "oelm_freeze")

@@ -20,6 +20,12 @@ def test_a_model_without_attention_is_refused_with_the_way_out():
         attention_sites(nn.Sequential(nn.Linear(4, 4)))
 
 
+def test_a_class_of_the_same_name_that_is_built_differently_is_refused_not_crashed_into():
+    other = type("CausalSelfAttention", (nn.Module,), {})  # as in other projects, with a fused projection
+    with pytest.raises(oelm.OelmError, match="has no attention that oelm knows"):
+        attention_sites(nn.Sequential(other()))
+
+
 class PairwiseAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -133,10 +133,14 @@ def freeze(
     inits = {role: _initialisation(chosen, role, pretrained) for role in ("query", "key")}
     for site in sites:
         _require_matrix(site.module(model), site)
-    reports = tuple(_treat(model, site, chosen, inits[site.role], seed) for site in sites)
+    generators = [_generator(seed, place, site) for place, site in enumerate(sites)]
+    reports = tuple(
+        _treat(model, site, chosen, inits[site.role], generator)
+        for site, generator in zip(sites, generators, strict=True)
+    )
     total = sum(p.numel() for p in model.parameters())
-    frozen = {id(p): p.numel() for s, r in zip(sites, reports, strict=True) if r.frozen for _, p in _tensors(model, s)}
-    return FreezeReport(chosen, seed, reports, total, sum(frozen.values()))
+    frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    return FreezeReport(chosen, seed, reports, total, frozen)
 
 
 def hold(model: nn.Module, report: FreezeReport) -> None:
@@ -183,7 +187,7 @@ def _initialisation(chosen: Method, role: str, pretrained: bool) -> str:
     return name
 
 
-def _treat(model: nn.Module, site: Site, chosen: Method, init: str, seed: int) -> SiteReport:
+def _treat(model: nn.Module, site: Site, chosen: Method, init: str, generator: torch.Generator) -> SiteReport:
     """Initialise one projection and freeze it if the method says so."""
     weight: Tensor = site.module(model).weight  # type: ignore[assignment]
     frozen = chosen.part(site.role).frozen
@@ -191,11 +195,12 @@ def _treat(model: nn.Module, site: Site, chosen: Method, init: str, seed: int) -
     unit = 1.0 if init in KEEPS_SCALE else site.unit
     if not weight.is_meta:
         with torch.no_grad():
-            weight.copy_(unit * INITIALISATIONS[init](weight, site.num_heads, _generator(seed, site)))
+            weight.copy_(unit * INITIALISATIONS[init](weight, site.num_heads, generator))
         error = orthonormality_error(weight / unit, site.num_heads)
         hashes = {name: tensor_hash(tensor) for name, tensor in _tensors(model, site)} if frozen else {}
-    for _, tensor in _tensors(model, site):
-        tensor.requires_grad_(not frozen)
+    if frozen:  # never the other way round: what a user froze before stays frozen
+        for _, tensor in _tensors(model, site):
+            tensor.requires_grad_(False)
     rows, width = weight.shape
     heads, shape = site.num_heads, (rows, width)
     return SiteReport(site.path, site.role, site.layer, heads, shape, init, frozen, error, hashes, site.kind)
@@ -206,9 +211,9 @@ def _tensors(model: nn.Module, site: Site) -> Iterator[tuple[str, nn.Parameter]]
         yield f"{site.path}.{name}", parameter
 
 
-def _generator(seed: int, site: Site) -> torch.Generator:
-    """A stream of its own for every site, so that a site's weights do not depend on which others there are."""
-    digest = hashlib.sha256(f"{seed}:{site.path}".encode()).digest()
+def _generator(seed: int, place: int, site: Site) -> torch.Generator:
+    """A stream of its own for every site, by its place in the model, so that wrappers draw the same weights."""
+    digest = hashlib.sha256(f"{seed}:{place}:{site.role}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 

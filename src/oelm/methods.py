@@ -52,11 +52,15 @@ class Method:
         for key in values:
             if key not in known:
                 raise unknown(f"field of method {values['name']!r}", key, known)
+        aliases = values.get("aliases", ())
+        if not isinstance(aliases, list | tuple):
+            raise OelmError(f"aliases of method {values['name']!r} are {aliases!r}; give a list of names")
         parts = {role: _part(values["name"], role, values[role]) for role in ROLES if role in values}
-        return cls(**{**values, **parts, "aliases": tuple(values.get("aliases", ()))})
+        return cls(**{**values, **parts, "aliases": tuple(aliases)})
 
 
 ROLES = ("query", "key")
+_KINDS = {"init": "a name", "init_pretrained": "a name or nothing", "frozen": "true or false"}
 
 
 def _part(name: str, role: str, values: Any) -> Part:
@@ -66,6 +70,9 @@ def _part(name: str, role: str, values: Any) -> Part:
     for key in values:
         if key not in known:
             raise unknown(f"field of {role} in method {name!r}", key, known)
+    for key, kind in (("init", str), ("init_pretrained", str | None), ("frozen", bool)):
+        if key in values and not isinstance(values[key], kind):
+            raise OelmError(f"{key} of {role} in method {name!r} is {values[key]!r}; it must be {_KINDS[key]}")
     return Part(**values)
 
 

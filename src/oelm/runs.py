@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from oelm.errors import OelmError
-from oelm.files import exclusive, is_locked, write_atomically, write_json
+from oelm.files import exclusive, is_locked, sync, write_atomically, write_json
 
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
 DEAD = "dead"
@@ -80,9 +80,12 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         try:
-            return yaml.safe_load(self.config_file.read_text())
-        except (OSError, yaml.YAMLError) as error:
+            config = yaml.safe_load(self.config_file.read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise OelmError(f"{self.config_file} cannot be read: {str(error).splitlines()[0]}") from error
+        if not isinstance(config, dict):
+            raise OelmError(f"{self.config_file} holds {type(config).__name__}, not a mapping of settings")
+        return config
 
     def status(self) -> dict[str, Any]:
         """status.json, with the state corrected to `dead` if it claims to run and nobody does."""
@@ -120,6 +123,12 @@ class RunFolder:
 
     def append_clock(self, row: dict[str, Any]) -> None:
         _append(self.clock_file, row)
+
+    def sync_records(self) -> None:
+        """Have the disk hold every row, before a checkpoint claims that they are there."""
+        for file in (self.metrics_file, self.clock_file):
+            if file.exists():
+                sync(file)
 
     def truncate_records(self, step: int) -> None:
         """Forget what was recorded after `step`: a resumed run writes those rows again."""

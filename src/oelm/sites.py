@@ -37,6 +37,13 @@ class Layout:
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules that hold several projections in one matrix, with the parts to split them into."""
 
+    def fits(self, module: nn.Module) -> bool:
+        """Another project may have an attention class of the same name that is built differently."""
+        names = [self.query, self.key, self.num_heads, *filter(None, [self.num_key_heads])]
+        if not all(hasattr(module, name.partition(".")[0]) for name in names):
+            return False
+        return all(type(getattr(module, name)).__name__ in ("Conv1D", "SplitProjection") for name in self.fused)
+
 
 @dataclass(frozen=True)
 class Site:
@@ -111,7 +118,7 @@ def attention_sites(model: nn.Module) -> list[Site]:
 
 def _sites_of(path: str, module: nn.Module) -> list[Site]:
     layout = _layout(path, module)
-    if layout is None:
+    if layout is None or not layout.fits(module):
         return []
     for name, parts in layout.fused.items():
         if not isinstance(getattr(module, name), SplitProjection):

@@ -62,6 +62,8 @@ def test_version_is_printed():
         (["train", "--methd", "baseline"], ["--methd", "--method"]),
         (["train", "--method", "oelm_frieze", "--dataset", "fables"], ["'oelm_frieze'", "did you mean 'oelm_freeze'"]),
         (["train"], ["no data given", "--dataset"]),
+        (["train", "--dataset", "fables", "--size", "nope"], ["size 'nope' is unknown"]),
+        (["train", "--dataset", "fables", "--precision", "fp8"], ["training.precision", "fp8"]),
         (["train", "--dataset", "tinystories"], ["'tinystories'", "is not prepared", "oelm data prepare tinystories"]),
         (["inspect", "medium-521"], ["'medium-521'", "medium-512"]),
         (["inspect", "tiny", "--method", "nothing"], ["'nothing'", "known: baseline"]),
@@ -84,6 +86,9 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path):
         ("model.overrides.d_modle=3", ["model setting 'd_modle' is unknown", "did you mean 'd_model'"]),
         ("training.precision=fp8", ["training.precision", "fp8"]),
         ("nonsense", ["'nonsense'", "key=value"]),
+        ("training.max_lr=[1", ["training.max_lr=[1", "not a YAML value"]),
+        ("model.overrides.dropout=high", ["dropout is 'high'"]),
+        ("model.overrides.vocab_size=abc", ["vocab_size is 'abc'"]),
         ("model.overrides.num_heads=5", ["num_heads 5 does not divide d_model"]),
         ("training.warmup_steps=100", ["warmup_steps 100 exceeds max_steps 6"]),
         ("runtime.device=tpu", ["'tpu'", "use auto, cpu, cuda"]),
@@ -97,8 +102,13 @@ def test_a_wrong_setting_is_refused_before_any_work(setting, words, fables_folde
 
 def test_an_unwritable_folder_is_refused(fables_folder, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    run = oelm("train", "--dataset", fables_folder, *SMALL, "--out", tmp_path / "file" / "run")
-    refused(run, "file")
+    for out in (tmp_path / "file" / "run", tmp_path / "file"):
+        refused(oelm("train", "--dataset", fables_folder, *SMALL, "--out", out), "file")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.yaml").write_text("")
+    refused(
+        oelm("train", "--dataset", fables_folder, *SMALL, "--out", tmp_path / "odd"), "config.yaml", "not a mapping"
+    )
 
 
 def test_truncated_data_is_refused(fables_folder, tmp_path):

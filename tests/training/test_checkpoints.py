@@ -136,6 +136,9 @@ def test_kill_9_at_every_stage_of_a_write_leaves_a_checkpoint_that_loads(tmp_pat
         assert weights(found) == found.step
         for link in ("best", "latest"):
             assert checkpoints.integrity_problem(folder / link) is None, f"{link} at stage {n}"
+        if found.step == 3:
+            checkpoints.mark_best(found.path)  # as a resumed run does: its state says that step 3 is the best
+            assert (folder / "best").resolve().name == "step-3"
         write(folder, 4)  # and the next write works, and sweeps up
         assert newest_valid(folder).step == 4
         assert not list(folder.glob(".step-*"))
@@ -144,6 +147,16 @@ def test_kill_9_at_every_stage_of_a_write_leaves_a_checkpoint_that_loads(tmp_pat
         stages += 1
     assert completed
     assert stages > 15
+
+
+def test_what_was_just_written_stays_even_if_damaged_later_steps_lie_around(tmp_path):
+    write(tmp_path, 100, best=True)
+    for step in (200, 300):
+        flip_a_bit(write(tmp_path, step) / "model.safetensors")
+    assert newest_valid(tmp_path).step == 100
+    write(tmp_path, 150)
+    assert newest_valid(tmp_path).step == 150
+    assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-100", "step-150"]
 
 
 def test_a_run_without_best_falls_back_to_latest(tmp_path):

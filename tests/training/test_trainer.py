@@ -1,5 +1,6 @@
 import json
 import logging
+import shutil
 
 import pytest
 import torch
@@ -135,6 +136,65 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_checkpoi
     assert all(torch.isfinite(t).all() for t in kept.tensors("model").values())
 
 
+@pytest.mark.parametrize("poisoned_step", [4, 12])
+def test_a_gradient_that_is_no_number_never_reaches_the_weights(config, tmp_path, monkeypatch, poisoned_step):
+    """Step 4 is a checkpoint step and step 12 the last: the loss of both is still a number."""
+    original = Trainer._apply_gradients
+
+    def poison(self):
+        if self.step == poisoned_step:
+            self.model.norm.weight.grad.fill_(float("inf"))
+        return original(self)
+
+    monkeypatch.setattr(Trainer, "_apply_gradients", poison)
+    with pytest.raises(trainer.Diverged, match=f"gradient norm became inf at step {poisoned_step}"):
+        train(config(checkpoint_every=2), tmp_path / "run")
+    kept = newest_valid(tmp_path / "run" / "checkpoints")
+    assert kept.step == poisoned_step - 2
+    assert all(torch.isfinite(t).all() for t in kept.tensors("model").values())
+    assert RunFolder(tmp_path / "run").result() is None
+
+
+def test_a_config_that_was_edited_after_the_start_is_refused(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "_finish", lambda self: (_ for _ in ()).throw(RuntimeError("stopped")))
+    with pytest.raises(RuntimeError, match="stopped"):
+        train(config("oelm_freeze"), tmp_path / "run")
+    monkeypatch.undo()
+    (tmp_path / "run" / "config.yaml").unlink()
+    with pytest.raises(
+        OelmError, match="written with another config \\(method is 'oelm_freeze' there and 'baseline' here"
+    ):
+        train(config("baseline"), tmp_path / "run")
+
+
+def test_a_run_killed_after_its_result_is_shown_as_finished_when_asked_again(config, tmp_path):
+    train(config(), tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    folder.set_status("running", step=12)
+    train(config(), tmp_path / "run")
+    assert folder.status()["state"] == "finished"
+
+
+def test_the_gradient_scaler_of_fp16_works_and_its_state_is_resumed(config, tmp_path, monkeypatch):
+    """What CUDA does, on the CPU: an enabled scaler around the same loop."""
+    monkeypatch.setattr(setup, "choose_device", lambda wanted, precision: torch.device("cpu"))
+    whole = train(config(precision="fp16"), tmp_path / "whole")
+    stops = iter([True])
+
+    def stop_once(self, *args, **kwargs):
+        if self.step == 5 and next(stops, False):
+            raise KeyboardInterrupt
+        return original(self, *args, **kwargs)
+
+    original = Trainer._log_step
+    monkeypatch.setattr(Trainer, "_log_step", stop_once)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(precision="fp16"), tmp_path / "parts")
+    state = newest_valid(tmp_path / "parts" / "checkpoints").state
+    assert state["scaler"]["scale"] > 1
+    assert train(config(precision="fp16"), tmp_path / "parts")["final"] == whole["final"]
+
+
 def test_a_tracker_that_raises_changes_nothing(config, tmp_path, monkeypatch):
     class Broken:
         def __init__(self, folder, config):
@@ -217,6 +277,44 @@ def test_other_data_than_the_run_was_made_with_is_refused_naming_both(config, tm
     run = config()
     run.data.fingerprint = "000000000000"
     with pytest.raises(OelmError, match=r"has fingerprint \w{12}, but this run was made with 000000000000"):
+        train(run, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", None, "tokenizer.json is missing"),
+        ("tokenizer.json", "{}", "tokenizer.json"),
+        ("val.bin", "flip", "val.bin is corrupt"),
+        ("train.bin", "flip", "train.bin is corrupt"),
+        ("manifest.json", '{"format": 1}', "manifest.json is incomplete or damaged"),
+    ],
+)
+def test_data_that_is_not_what_its_manifest_says_is_refused(config, fables_folder, tmp_path, name, content, message):
+    shutil.copytree(fables_folder, tmp_path / "data")
+    file = tmp_path / "data" / name
+    if content is None:
+        file.unlink()
+    elif content == "flip":
+        file.write_bytes(b"\x01\x00" + file.read_bytes()[2:])
+    else:
+        file.write_text(content)
+    run = config()
+    run.data.path = str(tmp_path / "data")
+    with pytest.raises(OelmError, match=message):
+        train(run, tmp_path / "run")
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(config, fables_folder, tmp_path):
+    shutil.copytree(fables_folder, tmp_path / "data")
+    file = tmp_path / "data" / "tokenizer.json"
+    content = json.loads(file.read_text())
+    merges = content["model"]["merges"]
+    merges[0], merges[1] = merges[1], merges[0]
+    file.write_text(json.dumps(content))
+    run = config()
+    run.data.path = str(tmp_path / "data")
+    with pytest.raises(OelmError, match="is not the tokenizer of this data: hash"):
         train(run, tmp_path / "run")
 
 

@@ -95,7 +95,7 @@ def train(
             "overrides": {**values.get("model", {}).get("overrides", {}), **overrides},
             "encoder": encoder,
         },
-        "data": {"path": _data_path(dataset, task, data_path, encoder)},
+        "data": {"path": dataset or task},
         "training": {
             "max_steps": max_steps,
             "epochs": epochs or (PUBLISHED_EPOCHS if task and max_steps is None else None),
@@ -109,6 +109,9 @@ def train(
     }
     values = with_settings(_merged(values, given), settings or [])
     run_config = RunConfig.parse(values)
+    if dataset or task:
+        check_size(run_config)  # a misspelt setting is refused before data is prepared
+        run_config.data.path = _data_path(dataset, task, data_path, encoder)
     folder = out or Path("runs") / "-".join(
         [Path(run_config.data.path).name, _model_name(run_config), run_config.method_name, str(run_config.seed)]
     )
@@ -125,6 +128,15 @@ def resume(
     from oelm.training.config import RunConfig
 
     _run(RunConfig.load(RunFolder.open(run).config_file), run, as_json, quiet)
+
+
+def check_size(config: "RunConfig") -> None:
+    from oelm.models.gpt import GPTConfig
+    from oelm.training.setup import choose_device
+
+    if not config.model.encoder:
+        GPTConfig.of_size(config.model.size, **config.model.overrides)
+    choose_device(config.runtime.device, config.training.precision)
 
 
 def model_overrides(**given: Any) -> dict[str, Any]:
@@ -158,16 +170,15 @@ def _model_name(config: "RunConfig") -> str:
     return Path(config.model.encoder).name if config.model.encoder else config.model.size
 
 
-def _data_path(dataset: str | None, task: str | None, files: Path | None, encoder: str | None) -> str | None:
+def _data_path(dataset: str | None, task: str | None, files: Path | None, encoder: str | None) -> str:
     """The prepared folder; a task is tokenised for its model when it is first asked for."""
     if task:
         from oelm.cli.tasks import prepared_task
 
         return str(prepared_task(task, files, tokenizer=encoder or "bpe:4096").path)
-    if not dataset:
-        return None
     from oelm.data.labelled import MANIFEST
 
+    assert dataset is not None
     return dataset if (Path(dataset) / MANIFEST).is_file() else str(_data_folder(dataset))
 
 

@@ -40,9 +40,11 @@ class TokenData:
         manifest = read_manifest(folder)
         for split, name in FILES.items():
             _check_file(folder / name, manifest["splits"][split], manifest["dtype"], verify)
-        if not (folder / "tokenizer.json").is_file():
-            raise OelmError(f"{folder / 'tokenizer.json'} is missing; {_again(folder)}")
-        train, validation = (np.memmap(folder / name, manifest["dtype"], mode="r") for name in FILES.values())
+        _check_tokenizer(folder / "tokenizer.json", manifest["tokenizer"]["hash"], verify)
+        try:
+            train, validation = (np.memmap(folder / name, manifest["dtype"], mode="r") for name in FILES.values())
+        except (OSError, ValueError) as error:
+            raise OelmError(f"{folder} cannot be read ({error}); {_again(folder)}") from error
         return cls(folder, manifest, train, validation)
 
     @property
@@ -151,10 +153,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise OelmError(f"{path} is no manifest of prepared data; {_again(folder)}")
     if version > FORMAT:
         raise OelmError(f"{path} has format {version}, this version of oelm reads up to {FORMAT}; upgrade oelm")
-    missing = {"name", "dtype", "tokenizer", "splits", "settings"} - manifest.keys()
-    if missing or set(manifest["splits"]) != set(FILES) or manifest["dtype"] not in ("<u2", "<u4"):
+    if not _is_complete(manifest):
         raise OelmError(f"{path} is incomplete or damaged; {_again(folder)}")
     return manifest
+
+
+def _is_complete(manifest: dict[str, Any]) -> bool:
+    try:
+        tokenizer, splits = manifest["tokenizer"], manifest["splits"]
+        numbers = [tokenizer["vocab_size"], tokenizer["end_of_text_id"]]
+        numbers += [splits[split][key] for split in FILES for key in ("tokens", "bytes_of_text")]
+        texts = [manifest["name"], tokenizer["hash"], *(splits[split]["sha256"] for split in FILES)]
+        known_type = manifest["dtype"] in ("<u2", "<u4") and "settings" in manifest
+        return known_type and all(isinstance(n, int) for n in numbers) and all(isinstance(t, str) for t in texts)
+    except (KeyError, TypeError):
+        return False
 
 
 def _check_file(path: Path, facts: dict[str, Any], dtype: str, verify: bool) -> None:
@@ -167,6 +180,20 @@ def _check_file(path: Path, facts: dict[str, Any], dtype: str, verify: bool) -> 
     if verify and (found := file_hash(path)) != facts["sha256"]:
         written = facts["sha256"]
         raise OelmError(f"{path} is corrupt: sha256 {found[:12]}, written {written[:12]}; {_again(path.parent)}")
+
+
+def _check_tokenizer(path: Path, expected: str, verify: bool) -> None:
+    if not path.is_file():
+        raise OelmError(f"{path} is missing; {_again(path.parent)}")
+    if verify:
+        from oelm.data.tokenization import load_tokenizer, tokenizer_hash
+
+        found = tokenizer_hash(load_tokenizer(path))
+        if found != expected:
+            raise OelmError(
+                f"{path} is not the tokenizer of this data: hash {found[:12]}, prepared with {expected[:12]}; "
+                f"{_again(path.parent)}"
+            )
 
 
 def _again(folder: Path) -> str:

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
+from oelm.data.tokenization import end_of_text_id
 from oelm.errors import OelmError, unknown
 from oelm.training import checkpoints
-
-END_OF_TEXT = "<|endoftext|>"
 
 
 def generate(
@@ -31,11 +30,9 @@ def generate(
     logging.disable_progress_bar()
     tokenizer = Tokenizer.from_file(str(checkpoint.path / "tokenizer.json"))
     model = AutoModelForCausalLM.from_pretrained(checkpoint.path).eval()
-    end = tokenizer.token_to_id(END_OF_TEXT)
+    end = end_of_text_id(tokenizer)
     # Documents are separated by the end mark, so after one the model expects a document to begin.
-    ids = ([end] if end is not None else []) + tokenizer.encode(prompt, add_special_tokens=False).ids
-    if not ids:
-        raise OelmError("the prompt is empty and the tokenizer has no end-of-text mark; give a --prompt")
+    ids = [end, *tokenizer.encode(prompt, add_special_tokens=False).ids]
     room = model.config.max_seq_len - len(ids)
     if room < 1:
         raise OelmError(

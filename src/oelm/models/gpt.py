@@ -40,14 +40,14 @@ class GPTConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_seq_len"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise OelmError(f"{name} is {value!r}; it must be a whole number of at least 1")
         if self.d_model % self.num_heads:
             raise OelmError(
                 f"num_heads {self.num_heads} does not divide d_model {self.d_model}; choose a divisor of {self.d_model}"
             )
-        if not 0 <= self.dropout < 1:
-            raise OelmError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise OelmError(f"dropout is {self.dropout!r}; it must be at least 0 and below 1")
         if self.positions not in ("learned", "rotary"):
             raise unknown("positions", str(self.positions), ("learned", "rotary"))
         if not isinstance(self.causal, bool):
@@ -103,6 +103,7 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
+        self.name_or_path = ""  # where the weights were loaded from, if they were
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.position = nn.Embedding(config.max_seq_len, config.d_model) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
@@ -185,6 +186,7 @@ class GPT(nn.Module):
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "GPT":
         """Read what `save_pretrained` wrote here or from the Hugging Face side."""
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         folder = Path(folder)
@@ -196,9 +198,15 @@ class GPT(nn.Module):
             raise OelmError(f"{folder} holds a {config.get('model_type')!r} model, not {MODEL_TYPE!r}")
         known = {f.name for f in fields(GPTConfig)}
         model = cls(GPTConfig(**{key: value for key, value in config.items() if key in known}))
-        tensors = load_file(folder / "model.safetensors")
-        # The Hugging Face classes hold the model as `gpt`, so their files carry that prefix.
-        model.load_state_dict({name.removeprefix("gpt."): tensor for name, tensor in tensors.items()})
+        try:
+            tensors = load_file(folder / "model.safetensors")
+            # The Hugging Face classes hold the model as `gpt`, so their files carry that prefix.
+            model.load_state_dict({name.removeprefix("gpt."): tensor for name, tensor in tensors.items()})
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise OelmError(
+                f"{folder}/model.safetensors does not fit its config: {' '.join(str(error).split())}"
+            ) from error
+        model.name_or_path = str(folder)  # as in transformers: these weights are worth keeping
         return model
 
 

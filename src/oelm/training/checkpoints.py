@@ -74,9 +74,14 @@ def save(
         write_json(temporary / MANIFEST, {"sha256": {name: file_hash(temporary / name) for name in files}})
     _point(folder / LATEST, path)
     if best:
-        _point(folder / BEST, path)
-    _prune(folder, keep)
+        mark_best(path)
+    _prune(folder, path, keep)
     return path
+
+
+def mark_best(path: Path) -> None:
+    """Let `best` mean this checkpoint."""
+    _point(path.parent / BEST, path)
 
 
 def integrity_problem(path: Path) -> str | None:
@@ -136,11 +141,15 @@ def _point(link: Path, target: Path) -> None:
     sync(link.parent)
 
 
-def _prune(folder: Path, keep: int) -> None:
-    """Keep the newest few (a fallback if the last is damaged) and what `best` points at; clear aborted writes."""
+def _prune(folder: Path, newest: Path, keep: int) -> None:
+    """Keep the newest few (a fallback if the last is damaged) and what `best` points at; clear aborted writes.
+
+    Steps beyond the newest are from before a resume that had to pass them over: they are damaged.
+    """
     steps = _steps(folder)
     best = folder / BEST
-    needed = {path.resolve() for _, path in sorted(steps.items())[-keep:]}
+    last = int(newest.name.removeprefix("step-"))
+    needed = {path.resolve() for step, path in sorted(s for s in steps.items() if s[0] <= last)[-keep:]}
     if best.exists():
         needed.add(best.resolve())
     for path in steps.values():

@@ -168,7 +168,10 @@ def with_settings(values: dict[str, Any], assignments: list[str]) -> dict[str, A
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
                 raise OelmError(f"setting {assignment!r}: {parent!r} is a value, not a section")
-        place[last] = _number(yaml.safe_load(text))
+        try:
+            place[last] = _number(yaml.safe_load(text))
+        except yaml.YAMLError:
+            raise OelmError(f"setting {assignment!r}: {text!r} is not a YAML value") from None
     return result
 
 

@@ -5,6 +5,7 @@ import os
 import platform
 import resource
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,14 @@ def environment(device: str | None = None) -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "git_commit": git_commit(),
         "device": device,
+        "gpus": gpu_names(),
     }
+
+
+def gpu_names() -> list[str]:
+    """Names of the CUDA devices; torch is asked only if it is loaded already."""
+    torch = sys.modules.get("torch")
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch else []
 
 
 def usable_cores() -> int:
@@ -52,10 +60,12 @@ def git_commit() -> str | None:
     """The commit of the code that runs, if it runs from a checkout; marked when files differ from it."""
     here = Path(__file__).parent
     try:
-        run = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=here, capture_output=True, text=True, timeout=5,
-        )  # fmt: skip
+        # Installed into an environment inside somebody else's repository, their commit would say nothing about us.
+        subprocess.run(
+            ["git", "ls-files", "--error-unmatch", __file__], cwd=here, capture_output=True, check=True, timeout=5
+        )
+        describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        run = subprocess.run(describe, cwd=here, capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.SubprocessError):
         return None
     return run.stdout.strip() or None

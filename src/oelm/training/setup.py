@@ -19,6 +19,7 @@ from oelm.runs import RunFolder, checkpoint_bytes
 from oelm.training.config import RunConfig
 from oelm.training.objectives import LanguageModelling, Objective
 
+HASHED_BYTES = 4 * 10**9
 CHECKPOINTS_AT_ONCE = 4
 """best, the last two, and the one being written."""
 
@@ -63,7 +64,7 @@ def _language_modelling(config: RunConfig, device: torch.device) -> Parts:
         raise OelmError(
             f"epochs {config.training.epochs:g} are for classification; give max_steps for a language model"
         )
-    data = TokenData.open(config.data.path)
+    data = _open_data(Path(config.data.path))
     gpt = model_config(config, data.vocab_size)
     if not gpt.causal:
         raise OelmError("causal: false lets a language model see what it should predict; it is for classification")
@@ -78,7 +79,7 @@ def _classification(config: RunConfig, device: torch.device) -> Parts:
     from oelm.models import classifiers
     from oelm.training.classification import Classification
 
-    data, encoder, training = TaskData.open(config.data.path), config.model.encoder, config.training
+    data, encoder, training = TaskData.open(config.data.path, verify=True), config.model.encoder, config.training
     if training.sequence_length and training.sequence_length < data.longest:
         raise OelmError(
             f"{data.path} has texts of {data.longest} tokens, above sequence_length {training.sequence_length}; "
@@ -107,15 +108,21 @@ def _classification(config: RunConfig, device: torch.device) -> Parts:
     return Parts(config, data, objective, device, partial(classifiers.build_classifier, shape), start_from=encoder)
 
 
+def _open_data(path: Path) -> TokenData:
+    """Prepared data whose bytes are those of its manifest; a corpus that takes minutes to hash is trusted by size."""
+    size = sum(file.stat().st_size for file in path.glob("*.bin"))
+    return TokenData.open(path, verify=size <= HASHED_BYTES)
+
+
 def model_config(config: RunConfig, vocab_size: int) -> GPTConfig:
     """The vocabulary is the tokenizer's, unless a larger one is asked for."""
-    overrides = {"vocab_size": vocab_size, **config.model.overrides}
-    if overrides["vocab_size"] < vocab_size:
+    gpt = GPTConfig.of_size(config.model.size, **{"vocab_size": vocab_size, **config.model.overrides})
+    if gpt.vocab_size < vocab_size:
         raise OelmError(
-            f"vocab_size {overrides['vocab_size']} is smaller than the tokenizer's {vocab_size}; "
+            f"vocab_size {gpt.vocab_size} is smaller than the tokenizer's {vocab_size}; "
             f"leave it out or give at least {vocab_size}"
         )
-    return GPTConfig.of_size(config.model.size, **overrides)
+    return gpt
 
 
 def choose_device(wanted: str, precision: str) -> torch.device:

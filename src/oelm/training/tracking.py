@@ -1,6 +1,8 @@
 """Optional trackers. The run folder is the record: a tracker may fail, the run may not."""
 
+import hashlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,7 +33,14 @@ class _Wandb:
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         import wandb
 
-        self.run = wandb.init(project="oelm", name=folder.name, dir=str(folder), config=config, resume="allow")
+        if os.environ.get("WANDB_MODE") not in ("offline", "disabled") and not wandb.api.api_key:
+            raise RuntimeError("not logged in; run 'wandb login'")  # init would stop and ask
+        identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[
+            :16
+        ]  # a resumed run is the same run there
+        self.run = wandb.init(
+            project="oelm", name=folder.name, id=identity, dir=str(folder), config=config, resume="allow"
+        )
 
     def log(self, step: int, values: dict[str, float]) -> None:
         self.run.log(values, step=step)

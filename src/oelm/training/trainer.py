@@ -19,7 +19,7 @@ from torch import nn
 from oelm.errors import OelmError
 from oelm.files import write_json
 from oelm.freezing import FreezeReport, audit, freeze, hold
-from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder
+from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder, config_differences
 from oelm.training import checkpoints, setup
 from oelm.training.checkpoints import Checkpoint
 from oelm.training.config import RunConfig
@@ -49,10 +49,13 @@ def train(config: RunConfig, out: str | Path, progress: Progress | None = None) 
     """Run, or go on with, the training that `config` describes in the folder `out`; return its result."""
     folder = RunFolder(out)
     parts = setup.prepare(config, folder)  # everything that can be refused is refused here
-    folder.create(parts.config.to_dict())
+    folder.path.mkdir(parents=True, exist_ok=True)
     with folder.lock(), _log_to(folder.log_file):
+        folder.create(parts.config.to_dict())
         finished = folder.result()
         if finished is not None:
+            if folder.status()["state"] != FINISHED:  # killed between writing the result and saying so
+                folder.set_status(FINISHED, step=finished["steps"], max_steps=parts.config.training.max_steps)
             return finished
         return Trainer(parts, folder, progress).run()
 
@@ -85,7 +88,7 @@ class Trainer:
             self.freeze_report = freeze(self.model, self.config.method, seed=self.config.seed, pretrained=pretrained)
             folder.truncate_records(-1)
         else:
-            self._require_same_data(checkpoint)
+            self._require_same_run(checkpoint)
             self.freeze_report = FreezeReport.from_dict(checkpoint.freeze)
             hold(self.model, self.freeze_report)
         write_json(folder.freeze_file, self.freeze_report.to_dict())
@@ -160,21 +163,28 @@ class Trainer:
             with timer.phase("optimizer"):
                 norm = self._apply_gradients()
             mean_loss = total.item()
-        if not math.isfinite(mean_loss):
-            kept = checkpoints.newest_valid(self.folder.checkpoints)
-            where = f"the checkpoint of step {kept.step} is kept" if kept else "there was no checkpoint yet"
-            raise Diverged(f"the loss became {mean_loss} at step {self.step}; {where}. Lower max_lr or warm up longer")
+        self._require_number("the loss", mean_loss)
         return mean_loss, norm, rate
 
     def _apply_gradients(self) -> float:
         self.scaler.unscale_(self.optimizer)
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
         limit = self.settings.grad_clip or math.inf
-        norm = nn.utils.clip_grad_norm_(trained, limit)
+        norm = nn.utils.clip_grad_norm_(trained, limit).item()
+        if not self.scaler.is_enabled():  # the scaler itself skips a step whose gradients overflow
+            self._require_number("the gradient norm", norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return norm.item()
+        return norm
+
+    def _require_number(self, what: str, value: float) -> None:
+        """Stop before anything that is no number reaches the weights or a checkpoint."""
+        if math.isfinite(value):
+            return
+        kept = checkpoints.newest_valid(self.folder.checkpoints)
+        where = f"the checkpoint of step {kept.step} is kept" if kept else "there was no checkpoint yet"
+        raise Diverged(f"{what} became {value} at step {self.step}; {where}. Lower max_lr or warm up longer")
 
     def _autocast(self) -> torch.autocast:
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.settings.precision, torch.bfloat16)
@@ -188,6 +198,7 @@ class Trainer:
             # Not the compiled model: validation has batches of other shapes and would be compiled all over again.
             values = self.objective.validate(self.model, whole=whole)
         self.validation_seconds.append(time.perf_counter() - start)
+        self._require_number("the validation loss", values["loss"])
         return values
 
     def _validate_on_the_way(self) -> bool:
@@ -206,7 +217,8 @@ class Trainer:
 
     def _log_step(self, loss: float, norm: float, rate: float) -> None:
         tokens = self.step * self.settings.accumulation * self.objective.tokens_per_batch
-        row = {"kind": "train", "step": self.step, "loss": loss, "lr": rate, "grad_norm": norm, "tokens": tokens}
+        finite_norm = norm if math.isfinite(norm) else None  # fp16 may overflow; Infinity is no JSON
+        row = {"kind": "train", "step": self.step, "loss": loss, "lr": rate, "grad_norm": finite_norm, "tokens": tokens}
         self.folder.append_metrics(row)
         self.folder.append_clock({"step": self.step, "seconds": self.seconds, "step_seconds": self.timer.last})
         self.trackers.log(self.step, {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm})
@@ -240,6 +252,7 @@ class Trainer:
         if self._saved_step == self.step and not best:
             return
         audit(self.model, self.freeze_report)
+        self.folder.sync_records()
         generators = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             generators["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -269,7 +282,13 @@ class Trainer:
         )
         self._saved_step = self.step
 
-    def _require_same_data(self, checkpoint: Checkpoint) -> None:
+    def _require_same_run(self, checkpoint: Checkpoint) -> None:
+        differences = config_differences(checkpoint.state["config"], self.config.to_dict())
+        if differences:
+            raise OelmError(
+                f"{checkpoint.path} was written with another config ({'; '.join(differences[:4])}); "
+                "restore config.yaml, or start a new run"
+            )
         saved, given = checkpoint.state["data_fingerprint"], self.data.fingerprint
         if saved != given:
             raise OelmError(
@@ -283,6 +302,8 @@ class Trainer:
         self.seconds, self.wall_seconds = state["seconds"], state["wall_seconds"]
         self.validation_seconds = state["validation_seconds"]
         self.best = state["best"] or self.best
+        if self.best["step"] == checkpoint.step:  # the link may not have been moved before the process was killed
+            checkpoints.mark_best(checkpoint.path)
         self.last_validation = state["last_validation"]
         self.scaler.load_state_dict(state["scaler"])
         load_optimizer_tensors(self.optimizer, checkpoint.tensors("optimizer"))
