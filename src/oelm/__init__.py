@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from oelm.orthogonal import orthonormality_error as orthonormality_error
     from oelm.sites import attention_sites as attention_sites
     from oelm.sites import register_sites as register_sites
+    from oelm.training.callback import FreezeCallback as FreezeCallback
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "GPT": "oelm.models.gpt",
     "GPTConfig": "oelm.models.gpt",
+    "FreezeCallback": "oelm.training.callback",
     "FreezeReport": "oelm.freezing",
     "FrozenChanged": "oelm.freezing",
     "Layout": "oelm.sites",

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from oelm.errors import OelmError, unknown
 from oelm.methods import Method, method
-from oelm.orthogonal import INITIALISATIONS, orthonormality_error
+from oelm.orthogonal import INITIALISATIONS, KEEPS_SCALE, orthonormality_error
 from oelm.sites import Site, attention_sites
 
 
@@ -29,7 +29,10 @@ class FrozenChanged(Exception):
 
 @dataclass(frozen=True)
 class SiteReport:
-    """One query or key projection after freezing. Without weights (meta device) there is no error and no hash."""
+    """One query or key projection after freezing. Without weights (meta device) there is no error and no hash.
+
+    Rows that must be shorter than 1 (T5's queries) are judged at the length they must have.
+    """
 
     path: str
     role: str
@@ -41,6 +44,7 @@ class SiteReport:
     orthonormality_error: float | None
     hashes: Mapping[str, str]
     """sha256 of every frozen tensor at this site (weight and, where there is one, bias), by parameter name."""
+    kind: str = "self"
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class FreezeReport:
         rows = [
             (
                 str(s.layer),
-                s.role,
+                s.role if s.kind == "self" else f"{s.kind} {s.role}",
                 str(s.num_heads),
                 "×".join(map(str, s.shape)),
                 s.init,
@@ -141,6 +145,7 @@ def freeze(
 
 def hold(model: nn.Module, report: FreezeReport) -> None:
     """Freeze again, without initialising, a model whose weights were just loaded; they must be the reported ones."""
+    attention_sites(model)  # splits what is fused, as freeze() did
     parameters = dict(model.named_parameters())
     for name in report.frozen_names:
         parameters[name].requires_grad_(False)
@@ -187,16 +192,18 @@ def _treat(model: nn.Module, site: Site, chosen: Method, init: str, generator: t
     weight: Tensor = site.module(model).weight  # type: ignore[assignment]
     frozen = chosen.part(site.role).frozen
     error, hashes = None, dict.fromkeys((name for name, _ in _tensors(model, site)), "") if frozen else {}
+    unit = 1.0 if init in KEEPS_SCALE else site.unit
     if not weight.is_meta:
         with torch.no_grad():
-            weight.copy_(INITIALISATIONS[init](weight, site.num_heads, generator))
-        error = orthonormality_error(weight, site.num_heads)
+            weight.copy_(unit * INITIALISATIONS[init](weight, site.num_heads, generator))
+        error = orthonormality_error(weight / unit, site.num_heads)
         hashes = {name: tensor_hash(tensor) for name, tensor in _tensors(model, site)} if frozen else {}
     if frozen:  # never the other way round: what a user froze before stays frozen
         for _, tensor in _tensors(model, site):
             tensor.requires_grad_(False)
     rows, width = weight.shape
-    return SiteReport(site.path, site.role, site.layer, site.num_heads, (rows, width), init, frozen, error, hashes)
+    heads, shape = site.num_heads, (rows, width)
+    return SiteReport(site.path, site.role, site.layer, heads, shape, init, frozen, error, hashes, site.kind)
 
 
 def _tensors(model: nn.Module, site: Site) -> Iterator[tuple[str, nn.Parameter]]:

@@ -1,31 +1,118 @@
 """What a model and a method amount to, without allocating anything: parameters, checkpoint size, matmul FLOPs.
 
->>> facts = inspect_gpt("medium-512", "oelm_freeze")
+>>> facts = inspect_model("medium-512", "oelm_freeze")
 >>> facts["total_parameters"], facts["frozen_parameters"]
 (44896768, 3145728)
 """
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from oelm.analysis.flops import Flops, Matmul, attention_flops, count
+from oelm.errors import OelmError
 from oelm.freezing import FreezeReport, freeze
 from oelm.methods import method
-from oelm.models.gpt import GPT, GPTConfig
+from oelm.models.gpt import GPT, SIZES, GPTConfig
 from oelm.runs import checkpoint_bytes
 from oelm.sites import attention_sites
 
+TASK_LENGTH = 128
+"""Tokens per text in the study's classification experiments."""
 
-def inspect_gpt(size: str, method_name: str, **overrides: Any) -> dict[str, Any]:
+
+def inspect_model(
+    name: str, method_name: str, *, labels: int | None = None, sequence_length: int | None = None, **overrides: Any
+) -> dict[str, Any]:
+    """Facts about one of our GPT sizes, a published model or a model folder; `labels` gives it a classifier's head."""
+    if name in SIZES and labels is None:
+        return inspect_gpt(name, method_name, sequence_length=sequence_length, **overrides)
+    from oelm.models.known import named_config
+
+    if name in SIZES:
+        from oelm.models.huggingface import GPTForSequenceClassification, HFGPTConfig
+
+        gpt = GPTConfig.of_size(name, **overrides)
+        config: Any = HFGPTConfig(**vars(gpt), num_labels=labels)
+        length = sequence_length or min(TASK_LENGTH, gpt.max_seq_len)
+        return _facts(name, vars(gpt), method_name, lambda: GPTForSequenceClassification(config), length)
+    if overrides:
+        raise OelmError(f"{', '.join(overrides)} can be changed only in our own sizes ({', '.join(SIZES)})")
+    config, model_class = named_config(name, labels)
+    length = sequence_length or _usual_length(config, labels)
+    return _facts(name, config.to_diff_dict(), method_name, lambda: model_class.from_config(config), length)
+
+
+def inspect_gpt(size: str, method_name: str, *, sequence_length: int | None = None, **overrides: Any) -> dict[str, Any]:
     """Facts about our GPT of a named size under a method, beside the same model under `baseline`."""
     config = GPTConfig.of_size(size, **overrides)
-    report, flops = _count(config, method_name)
-    _, baseline = _count(config, "baseline")
+    return _facts(size, vars(config), method_name, lambda: GPT(config), sequence_length or config.max_seq_len)
+
+
+def model_flops(model: nn.Module, *, sequence_length: int, causal: bool | None = None) -> Flops:
+    """Matmul FLOPs per token of a model as it is frozen now.
+
+    An encoder–decoder is counted as if both sides read `sequence_length` tokens. A classifier's head works once per
+    sequence, so a token bears its share of it. `causal` is asked of the attention modules unless given.
+    """
+    sites = attention_sites(model)
+    qk = {site.path for site in sites}
+    classifier = "Classification" in type(model).__name__
+    matmuls = []
+    for path, module in model.named_modules():
+        if not (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"):
+            continue
+        weight: torch.Tensor = module.weight
+        group = _group(path, qk)
+        share = sequence_length if group == "head" and (classifier or "pooler" in path) else 1
+        matmuls.append(Matmul(group, round(weight.numel() / share), trained=weight.requires_grad))
+    head = getattr(model, "embedding", None)  # our GPT reads its logits off the embedding matrix
+    if isinstance(head, nn.Embedding):
+        matmuls.append(Matmul("head", head.weight.numel(), trained=head.weight.requires_grad))
+    attention = 0
+    for site in (site for site in sites if site.role == "query"):
+        width = model.get_parameter(f"{site.path}.weight").shape[0]
+        looks_back = _is_causal(model, site.path) if causal is None else causal
+        attention += attention_flops(width, sequence_length, looks_back)
+    return count(matmuls, attention)
+
+
+def _group(path: str, qk: set[str]) -> str:
+    """By name: what is in no numbered layer comes before all of them (embeddings) or after (heads)."""
+    if path in qk:
+        return "qk"
+    if not re.search(r"\.\d+\.", f".{path}."):
+        return "ffn" if "embed" in path else "head"
+    return "vo" if re.search(r"attention|attn", path, re.IGNORECASE) else "ffn"
+
+
+def _is_causal(model: nn.Module, path: str) -> bool:
+    """As the nearest module around a projection says that says anything."""
+    while path:
+        path = path.rpartition(".")[0]
+        says = getattr(model.get_submodule(path), "is_causal", None)
+        if isinstance(says, bool):
+            return says
+    return False
+
+
+def _usual_length(config: Any, labels: int | None) -> int:
+    if hasattr(config, "patch_size"):
+        return (config.image_size // config.patch_size) ** 2 + 1
+    longest = getattr(config, "max_position_embeddings", None) or 512
+    return min(TASK_LENGTH, longest) if labels else longest
+
+
+def _facts(name: str, config: dict[str, Any], method_name: str, build: Callable[[], nn.Module], length: int) -> dict:
+    report, flops = _count(build, method_name, length)
+    _, baseline = _count(build, "baseline", length)
     return {
-        "model": size,
-        "config": {name: getattr(config, name) for name in config.__dataclass_fields__},
+        "model": name,
+        "config": config,
+        "sequence_length": length,
         "method": method(method_name).name,
         "total_parameters": report.total_parameters,
         "frozen_parameters": report.frozen_parameters,
@@ -37,31 +124,8 @@ def inspect_gpt(size: str, method_name: str, **overrides: Any) -> dict[str, Any]
     }
 
 
-def model_flops(model: nn.Module, *, sequence_length: int, causal: bool) -> Flops:
-    """Matmul FLOPs per token of a model as it is frozen now."""
-    sites = attention_sites(model)
-    qk = {site.path for site in sites}
-    matmuls = [
-        Matmul(_group(path, qk), module.weight.numel(), trained=module.weight.requires_grad)
-        for path, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
-    head = getattr(model, "embedding", None)  # our GPT reads its logits off the embedding matrix
-    if isinstance(head, nn.Embedding):
-        matmuls.append(Matmul("head", head.weight.numel(), trained=head.weight.requires_grad))
-    widths = [model.get_parameter(f"{site.path}.weight").shape[0] for site in sites if site.role == "query"]
-    attention = sum(attention_flops(width, sequence_length, causal) for width in widths)
-    return count(matmuls, attention)
-
-
-def _group(path: str, qk: set[str]) -> str:
-    if path in qk:
-        return "qk"
-    return "vo" if "attention" in path else "ffn"
-
-
-def _count(config: GPTConfig, method_name: str) -> tuple[FreezeReport, Flops]:
+def _count(build: Callable[[], nn.Module], method_name: str, length: int) -> tuple[FreezeReport, Flops]:
     with torch.device("meta"):
-        model = GPT(config)
+        model = build()
     report = freeze(model, method_name)
-    return report, model_flops(model, sequence_length=config.max_seq_len, causal=True)
+    return report, model_flops(model, sequence_length=length)

@@ -116,6 +116,36 @@ METHODS: dict[str, Method] = {
             query=Part("head_orthogonal", init_pretrained="head_qr"),
             key=Part("head_orthogonal", init_pretrained="head_qr"),
         ),
+        Method(
+            "pretrained_frozen",
+            "the model's own queries and keys, only frozen: the control that changes no weight",
+            query=Part("keep", frozen=True),
+            key=Part("keep", frozen=True),
+        ),
+        Method(
+            "head_qr_scaled",
+            "QR of each head's given rows, brought back to the head's own scale, frozen",
+            query=Part("head_qr_scaled", frozen=True),
+            key=Part("head_qr_scaled", frozen=True),
+        ),
+        Method(
+            "head_polar",
+            "the orthonormal rows nearest to each head's given ones, frozen",
+            query=Part("head_polar", frozen=True),
+            key=Part("head_polar", frozen=True),
+        ),
+        Method(
+            "head_polar_scaled",
+            "the nearest orthonormal rows, brought back to the head's own scale, frozen",
+            query=Part("head_polar_scaled", frozen=True),
+            key=Part("head_polar_scaled", frozen=True),
+        ),
+        Method(
+            "fresh_orthogonal",
+            "fresh head-wise orthonormal queries and keys, frozen, even where there were pretrained ones",
+            query=Part("head_orthogonal", frozen=True),
+            key=Part("head_orthogonal", frozen=True),
+        ),
         Method("q_only", "only the queries are orthonormal and frozen", query=_orthonormal, key=_own),
         Method("k_only", "only the keys are orthonormal and frozen", query=_own, key=_orthonormal),
     )

@@ -143,3 +143,6 @@ INITIALISATIONS: dict[str, Initialisation] = {
     "head_polar_scaled": _with_scale(head_polar),
 }
 """Every way to fill a projection, by the name a method uses. A new one is a function above and a row here."""
+
+KEEPS_SCALE = frozenset({"keep", "head_qr_scaled", "head_polar_scaled"})
+"""Initialisations that leave a head at the scale it had; all others have a scale of their own."""

@@ -221,11 +221,17 @@ def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             found += config_differences(a, b, f"{prefix}{key}.")
-        elif f"{prefix}{key}" == "data.fingerprint" and None in (a, b):
+        elif None in (a, b) and _learnt_from_data(f"{prefix}{key}", new):
             continue  # not looked at yet: a queued run learns it when it starts
         elif a != b:
             found.append(f"{prefix}{key} is {a!r} there and {b!r} here")
     return found
+
+
+def _learnt_from_data(key: str, section: dict[str, Any]) -> bool:
+    """Whether a config may leave this open until its data are opened: their identity, and steps if epochs are given."""
+    steps = {f"training.{name}" for name in ("max_steps", "warmup_steps", "eval_every", "checkpoint_every")}
+    return key == "data.fingerprint" or (key in steps and section.get("epochs") is not None)
 
 
 def _line(row: dict[str, Any]) -> str:

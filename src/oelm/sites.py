@@ -10,11 +10,14 @@ is a row of LAYOUTS (or, from outside, `register_sites`).
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
 
-from torch import nn
+from torch import Tensor, nn
 
 from oelm.errors import OelmError
+from oelm.projections import SplitProjection
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,22 @@ class Layout:
     query: str
     key: str
     num_heads: str
-    """Attribute with the number of query heads."""
+    """Attribute with the number of query heads; dots reach into it ("config.num_attention_heads")."""
     num_key_heads: str | None = None
     """Attribute with the number of key heads, where it differs (grouped-query attention)."""
+    kind: str = "self"
+    """Or "cross": queries see the decoder, keys the encoder."""
+    divides_logits: bool = True
+    """Whether q·k is divided by √head_dim. T5 does not, so its unit-norm queries must be that much smaller."""
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Modules that hold several projections in one matrix, with the parts to split them into."""
 
     def fits(self, module: nn.Module) -> bool:
         """Another project may have an attention class of the same name that is built differently."""
         names = [self.query, self.key, self.num_heads, *filter(None, [self.num_key_heads])]
-        return all(hasattr(module, name) for name in names)
+        if not all(hasattr(module, name.partition(".")[0]) for name in names):
+            return False
+        return all(type(getattr(module, name)).__name__ in ("Conv1D", "SplitProjection") for name in self.fused)
 
 
 @dataclass(frozen=True)
@@ -42,14 +53,48 @@ class Site:
     role: str
     layer: int
     num_heads: int
+    kind: str = "self"
+    unit: float = 1.0
+    """The row norm that gives logits of the usual scale; 1 but for queries of attention that divides no logits."""
 
     def module(self, model: nn.Module) -> nn.Module:
         return model.get_submodule(self.path)
 
 
+_BERT = Layout("query", "key", "num_attention_heads")
+_BERT_CROSS = Layout("query", "key", "num_attention_heads", kind="cross")
+_LLAMA = Layout("q_proj", "k_proj", "config.num_attention_heads", num_key_heads="config.num_key_value_heads")
+
 LAYOUTS: dict[str, Layout] = {
     "CausalSelfAttention": Layout("query", "key", "num_heads"),  # oelm.models.gpt
+    "BertSelfAttention": _BERT,
+    "BertCrossAttention": _BERT_CROSS,
+    "RobertaSelfAttention": _BERT,
+    "RobertaCrossAttention": _BERT_CROSS,
+    "XLMRobertaSelfAttention": _BERT,
+    "XLMRobertaCrossAttention": _BERT_CROSS,
+    "ElectraSelfAttention": _BERT,
+    "ElectraCrossAttention": _BERT_CROSS,
+    "DistilBertSelfAttention": Layout("q_lin", "k_lin", "n_heads"),
+    "GPT2Attention": Layout("c_attn.query", "c_attn.key", "num_heads", fused={"c_attn": ("query", "key", "value")}),
+    "crossattention:GPT2Attention": Layout(
+        "q_attn.query",
+        "c_attn.key",
+        "num_heads",
+        kind="cross",
+        fused={"q_attn": ("query",), "c_attn": ("key", "value")},
+    ),
+    "LlamaAttention": _LLAMA,
+    "MistralAttention": _LLAMA,
+    "Qwen2Attention": _LLAMA,
+    "Qwen3Attention": _LLAMA,
+    "T5Attention": Layout("q", "k", "n_heads", divides_logits=False),
+    "EncDecAttention:T5Attention": Layout("q", "k", "n_heads", kind="cross", divides_logits=False),
+    "BartAttention": Layout("q_proj", "k_proj", "num_heads"),
+    "encoder_attn:BartAttention": Layout("q_proj", "k_proj", "num_heads", kind="cross"),
+    "ViTAttention": Layout("q_proj", "k_proj", "num_attention_heads"),
 }
+"""By attention class; where one class serves two purposes, `name:Class` is the one its owner holds under that name."""
 
 
 def register_sites(attention_class: str, layout: Layout) -> None:
@@ -58,26 +103,48 @@ def register_sites(attention_class: str, layout: Layout) -> None:
 
 
 def attention_sites(model: nn.Module) -> list[Site]:
-    """Every query and key projection, in the order of the model's modules."""
-    sites = [site for path, module in model.named_modules() for site in _sites_of(path, module)]
+    """Every query and key projection, in the order of the model's modules.
+
+    A fused projection (GPT-2) is first split in place, which leaves the model's outputs and its files as they were.
+    """
+    sites = [site for path, module in list(model.named_modules()) for site in _sites_of(path, module)]
     if not sites:
         raise OelmError(
             f"{type(model).__name__} has no attention that oelm knows; known: {', '.join(LAYOUTS)}. "
-            "Another class is added with oelm.register_sites(class_name, Layout(...))"
+            "Another class is added with oelm.register_sites(class_name, Layout(...)): see docs/models.md"
         )
     return sites
 
 
 def _sites_of(path: str, module: nn.Module) -> list[Site]:
-    layout = LAYOUTS.get(type(module).__name__)
+    layout = _layout(path, module)
     if layout is None or not layout.fits(module):
         return []
-    numbers = re.findall(r"(?<=\.)\d+(?=\.)", f".{path}.")
-    layer = int(numbers[-1]) if numbers else 0
-    heads = getattr(module, layout.num_heads)
-    key_heads = getattr(module, layout.num_key_heads) if layout.num_key_heads else heads
+    for name, parts in layout.fused.items():
+        if not isinstance(getattr(module, name), SplitProjection):
+            setattr(module, name, SplitProjection(getattr(module, name), parts))
+    number = re.search(r"(?<=\.)\d+(?=\.)", f".{path}.")
+    layer = int(number[0]) if number else 0
+    heads = attrgetter(layout.num_heads)(module)
+    key_heads = attrgetter(layout.num_key_heads)(module) if layout.num_key_heads else heads
+    unit = 1.0 if layout.divides_logits else (_rows(module, layout.query) // heads) ** -0.5
     prefix = f"{path}." if path else ""
     return [
-        Site(prefix + layout.query, "query", layer, heads),
-        Site(prefix + layout.key, "key", layer, key_heads),
+        Site(prefix + layout.query, "query", layer, heads, layout.kind, unit),
+        Site(prefix + layout.key, "key", layer, key_heads, layout.kind),
     ]
+
+
+def _layout(path: str, module: nn.Module) -> Layout | None:
+    """By the class or one it derives from (sharding wraps a model's classes in its own)."""
+    held_as = path.rpartition(".")[2]
+    for cls in type(module).__mro__:
+        for name in (f"{held_as}:{cls.__name__}", cls.__name__):
+            if name in LAYOUTS:
+                return LAYOUTS[name]
+    return None
+
+
+def _rows(module: nn.Module, projection: str) -> int:
+    weight: Tensor = module.get_submodule(projection).weight  # type: ignore[assignment]
+    return weight.shape[0]

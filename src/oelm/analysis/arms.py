@@ -177,7 +177,8 @@ def _study(groups: list[list[Run]]) -> Study:
         arms.append(Arm(_label(runs, groups), runs, dataset, metric, number=number))
     compared = [_beside_its_baseline(arm, [other for other in arms if other.is_baseline]) for arm in arms]
     model = first.config.get("model") or {}
-    size = str(model.get("size") or model.get("name") or "?") if isinstance(model, dict) else str(model)
+    encoder = Path(str(model.get("encoder") or "?")).name if isinstance(model, dict) else str(model)
+    size = str(model.get("size") or model.get("name") or encoder) if isinstance(model, dict) else str(model)
     changes = (model.get("overrides") or {}) if isinstance(model, dict) else {}
     return Study(dataset, ", ".join([size, *(f"{k} {v}" for k, v in changes.items())]), metric, compared)
 

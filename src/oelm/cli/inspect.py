@@ -28,17 +28,19 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="demo, tiny, small, medium-512, medium or large.")],
+    model: Annotated[str, typer.Argument(help="A size (medium-512, …), a published model (bert-base, …) or a folder.")],
     method: Annotated[str, typer.Option("--method", "--model_type", help="A name from 'oelm methods'.")] = "baseline",
+    labels: Annotated[int | None, typer.Option(min=1, help="As a classifier with this many classes.")] = None,
+    sequence_length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence, for FLOPs.")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="Vocabulary. [default: GPT-2's 50,257]")] = None,
     positions: Annotated[str | None, typer.Option(help="learned or rotary.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Count parameters, checkpoint bytes and matmul FLOPs of a model under a method, without allocating it."""
-    from oelm.inspection import inspect_gpt
+    from oelm.inspection import inspect_model
 
     overrides = {k: v for k, v in {"vocab_size": vocab_size, "positions": positions}.items() if v is not None}
-    facts = inspect_gpt(model, method, **overrides)
+    facts = inspect_model(model, method, labels=labels, sequence_length=sequence_length, **overrides)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:

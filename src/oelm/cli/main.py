@@ -5,7 +5,21 @@ from typing import NoReturn
 
 import typer
 
-from oelm.cli import audit, compare, data, demo, doctor, experiments, generate, inspect, report, run, status, train
+from oelm.cli import (
+    audit,
+    compare,
+    data,
+    demo,
+    doctor,
+    experiments,
+    generate,
+    inspect,
+    report,
+    run,
+    status,
+    tasks,
+    train,
+)
 from oelm.errors import OelmError
 from oelm.files import explain
 
@@ -22,6 +36,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("methods")(inspect.methods)
 app.command("inspect")(inspect.inspect)
+data.app.command("task")(tasks.task)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("resume")(train.resume)

@@ -42,12 +42,14 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """One line from a run's status: loss, perplexity, speed, time left."""
+    """One line from a run's status: loss, perplexity or accuracy, speed, time left."""
     parts = []
     if facts.get("loss") is not None:
         parts.append(f"loss {facts['loss']:.3f}")
     if facts.get("perplexity") is not None:
         parts.append(f"ppl {facts['perplexity']:.2f}")
+    if facts.get("accuracy") is not None:
+        parts.append(f"accuracy {100 * facts['accuracy']:.1f} %")
     if facts.get("tokens_per_second"):
         parts.append(f"{facts['tokens_per_second']:,.0f} tok/s")
     if facts.get("eta_seconds"):

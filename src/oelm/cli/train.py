@@ -9,6 +9,8 @@ import typer
 if TYPE_CHECKING:
     from oelm.training.config import RunConfig
 
+PUBLISHED_EPOCHS = 3.0
+
 
 def train(
     method: Annotated[
@@ -17,6 +19,18 @@ def train(
     dataset: Annotated[
         str | None,
         typer.Option("--dataset", "--data", help="A prepared corpus (see 'oelm data list'), its folder, or 'fables'."),
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Fine-tune this model (folder or hub name) as a classifier; needs --task.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Train a classifier on sst2, mnli or xnli, instead of --dataset.")
+    ] = None,
+    data_path: Annotated[
+        Path | None, typer.Option("--data-path", help="The task's own files. [default: from the hub]")
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over a task's rows, instead of --max-steps. [default with --task: 3]")
     ] = None,
     size: Annotated[
         str | None,
@@ -57,15 +71,18 @@ def train(
     The study's flag names (--model_type, --max_lr, --max_steps, --out_dir) work too.
 
     Example: oelm train --method oelm_freeze --dataset fables --max-steps 300
+    Example: oelm train --method oelm_freeze --task sst2 --encoder google-bert/bert-base-uncased --max-lr 1e-4
     """
     from oelm.errors import OelmError
     from oelm.methods import method as find_method
     from oelm.training.config import RunConfig, with_settings
 
+    if task and dataset:
+        raise OelmError(f"--task {task} and --dataset {dataset} exclude each other; a prepared task is a --dataset")
     values = RunConfig.load(config).to_dict() if config else {}
     if method:
         find_method(method)  # a misspelt name is refused before data is looked for
-    if not (dataset or config):
+    if not (dataset or task or config):
         raise OelmError(
             "no data given; add --dataset NAME ('oelm data list' shows what is prepared; 'fables' is built in)"
         )
@@ -73,10 +90,15 @@ def train(
     given = {
         "method": method,
         "seed": seed,
-        "model": {"size": size, "overrides": {**values.get("model", {}).get("overrides", {}), **overrides}},
-        "data": {"path": dataset},
+        "model": {
+            "size": size,
+            "overrides": {**values.get("model", {}).get("overrides", {}), **overrides},
+            "encoder": encoder,
+        },
+        "data": {"path": dataset or task},
         "training": {
             "max_steps": max_steps,
+            "epochs": epochs or (PUBLISHED_EPOCHS if task and max_steps is None else None),
             "max_lr": max_lr,
             "warmup_steps": warmup_steps,
             "batch_size": batch_size,
@@ -87,11 +109,11 @@ def train(
     }
     values = with_settings(_merged(values, given), settings or [])
     run_config = RunConfig.parse(values)
-    if dataset:
+    if dataset or task:
         check_size(run_config)  # a misspelt setting is refused before data is prepared
-        run_config.data.path = str(_data_folder(dataset))
+        run_config.data.path = _data_path(dataset, task, data_path, encoder)
     folder = out or Path("runs") / "-".join(
-        [Path(run_config.data.path).name, run_config.model.size, run_config.method_name, str(run_config.seed)]
+        [Path(run_config.data.path).name, _model_name(run_config), run_config.method_name, str(run_config.seed)]
     )
     _run(run_config, folder, as_json, quiet)
 
@@ -112,7 +134,8 @@ def check_size(config: "RunConfig") -> None:
     from oelm.models.gpt import GPTConfig
     from oelm.training.setup import choose_device
 
-    GPTConfig.of_size(config.model.size, **config.model.overrides)
+    if not config.model.encoder:
+        GPTConfig.of_size(config.model.size, **config.model.overrides)
     choose_device(config.runtime.device, config.training.precision)
 
 
@@ -135,10 +158,28 @@ def _run(config: "RunConfig", folder: Path, as_json: bool, quiet: bool) -> None:
         typer.echo(json.dumps({**result, "run": str(folder)}, indent=2))
         return
     final = result["final"]
-    typer.echo(
-        f"{folder}: perplexity {final['perplexity']:.3f}, {final['bits_per_byte']:.4f} bits per byte, "
-        f"{result['frozen_parameters']:,} of {result['total_parameters']:,} parameters frozen and verified"
-    )
+    if "accuracy" in final:
+        outcome = f"accuracy {100 * final['accuracy']:.2f} %, F1 {100 * final['f1']:.2f} %, loss {final['loss']:.4f}"
+    else:
+        outcome = f"perplexity {final['perplexity']:.3f}, {final['bits_per_byte']:.4f} bits per byte"
+    frozen, total = result["frozen_parameters"], result["total_parameters"]
+    typer.echo(f"{folder}: {outcome}, {frozen:,} of {total:,} parameters frozen and verified")
+
+
+def _model_name(config: "RunConfig") -> str:
+    return Path(config.model.encoder).name if config.model.encoder else config.model.size
+
+
+def _data_path(dataset: str | None, task: str | None, files: Path | None, encoder: str | None) -> str:
+    """The prepared folder; a task is tokenised for its model when it is first asked for."""
+    if task:
+        from oelm.cli.tasks import prepared_task
+
+        return str(prepared_task(task, files, tokenizer=encoder or "bpe:4096").path)
+    from oelm.data.labelled import MANIFEST
+
+    assert dataset is not None
+    return dataset if (Path(dataset) / MANIFEST).is_file() else str(_data_folder(dataset))
 
 
 def _data_folder(dataset: str) -> Path:

@@ -11,6 +11,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+GROUPED = 64
+"""Batches per pool of texts that are grouped by length."""
 _ROUNDS = 6
 _Words = NDArray[np.uint64]
 
@@ -26,6 +28,37 @@ def batch_samples(seed: int, step: int, batch_size: int, num_samples: int) -> ND
         chosen = epochs == epoch
         samples[chosen] = permute(places[chosen], num_samples, seed=seed, stream=int(epoch))
     return samples
+
+
+class GroupedOrder:
+    """Batches of samples of similar length, so that little of a batch is padding; still a pure function of the step.
+
+    Each epoch's random order is cut into pools of GROUPED batches; a pool is sorted by length, cut into batches, and
+    these are shuffled. The last samples of an epoch may make a smaller batch; every sample comes once per epoch.
+    """
+
+    def __init__(self, seed: int, batch_size: int, lengths: NDArray[np.int64]) -> None:
+        self.seed, self.batch_size, self.lengths = seed, batch_size, lengths
+        self.batches_per_epoch = -(-len(lengths) // batch_size)
+        self._sorted: tuple[tuple[int, int], NDArray[np.int64]] | None = None  # the pool in use
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """Sample indices of the batch at `step` (counted from 0)."""
+        epoch, place = divmod(step, self.batches_per_epoch)
+        pool, place = divmod(place, GROUPED)
+        samples = self._pool(epoch, pool)
+        batches = -(-len(samples) // self.batch_size)
+        stream = -1 - (epoch * self.batches_per_epoch + pool)  # of its own: epochs are the streams from 0 on
+        chosen = int(permute(np.array([place]), batches, seed=self.seed, stream=stream)[0])
+        return samples[chosen * self.batch_size :][: self.batch_size]
+
+    def _pool(self, epoch: int, pool: int) -> NDArray[np.int64]:
+        if self._sorted is None or self._sorted[0] != (epoch, pool):
+            size, count = GROUPED * self.batch_size, len(self.lengths)
+            drawn = np.arange(pool * size, min((pool + 1) * size, count), dtype=np.int64)
+            samples = permute(drawn, count, seed=self.seed, stream=epoch)
+            self._sorted = (epoch, pool), samples[np.argsort(self.lengths[samples], kind="stable")]
+        return self._sorted[1]
 
 
 def permute(places: NDArray[np.int64], size: int, *, seed: int, stream: int) -> NDArray[np.int64]:

@@ -35,6 +35,7 @@ class GPTConfig:
     max_seq_len: int = 512
     dropout: float = 0.1
     positions: str = "learned"  # or "rotary"
+    causal: bool = True  # a classifier may also look ahead
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_seq_len"):
@@ -49,6 +50,8 @@ class GPTConfig:
             raise OelmError(f"dropout is {self.dropout!r}; it must be at least 0 and below 1")
         if self.positions not in ("learned", "rotary"):
             raise unknown("positions", str(self.positions), ("learned", "rotary"))
+        if not isinstance(self.causal, bool):
+            raise OelmError(f"causal is {self.causal!r}; it must be true or false")
         if self.positions == "rotary" and self.head_dim % 2:
             raise OelmError(f"rotary positions need an even head size, not {self.head_dim}; change num_heads")
 
@@ -160,7 +163,7 @@ class GPT(nn.Module):
         else:
             rotation = rotary_angles(position_ids, self.config.head_dim, x.dtype)
         x = self.dropout(x)
-        mask = _attention_mask(length, seen, attention_mask)
+        mask = _attention_mask(length, seen, attention_mask, self.config.causal)
         for block in self.blocks:
             x = block(x, rotation, mask, cache)
         return self.norm(x)
@@ -229,6 +232,7 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         self.layer = layer
         self.num_heads = config.num_heads
+        self.is_causal = config.causal
         self.dropout = config.dropout
         self.query = nn.Linear(config.d_model, config.d_model, bias=False)
         self.key = nn.Linear(config.d_model, config.d_model, bias=False)
@@ -245,7 +249,8 @@ class CausalSelfAttention(nn.Module):
         if cache is not None:
             k, v = cache.update(k, v, self.layer)  # (B, H, S, head_dim)
         dropout = self.dropout if self.training else 0.0
-        causal = mask is None and q.shape[2] == k.shape[2]  # one new token against a cache needs no mask at all
+        # One new token against a cache needs no mask at all.
+        causal = self.is_causal and mask is None and q.shape[2] == k.shape[2]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.output_dropout(self.output(y.transpose(1, 2).flatten(2)))
 
@@ -279,13 +284,15 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-def _attention_mask(length: int, seen: int, attention_mask: Tensor | None) -> Tensor | None:
-    """None where plain causal attention (or one token against everything before it) is right, else (B, 1, T, S)."""
+def _attention_mask(length: int, seen: int, attention_mask: Tensor | None, causal: bool) -> Tensor | None:
+    """None where plain attention (or one token against everything before it) is right, else (B, 1, T, S)."""
     if attention_mask is None:
         return None
     padded = not bool(attention_mask.all())
     if not padded and length in (1, seen):
         return None
+    if not causal:
+        return attention_mask[:, None, None, :].bool()
     past = torch.ones(length, seen, dtype=torch.bool, device=attention_mask.device).tril(seen - length)
     allowed = past & attention_mask[:, None, None, :].bool()
     # A padding row that sees nothing would become NaN in softmax; let it see itself, nobody reads it.

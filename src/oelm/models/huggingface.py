@@ -1,4 +1,4 @@
-"""Our GPT behind transformers' Auto classes: `AutoModelForCausalLM.from_pretrained(checkpoint)` and `.generate()`.
+"""Our GPT behind transformers' Auto classes: `AutoModelForCausalLM` with `.generate()`, and as a classifier.
 
 Importing transformers takes seconds, so training never comes here; `import oelm` arranges that this module is loaded
 as soon as transformers' Auto classes are.
@@ -7,13 +7,22 @@ as soon as transformers' Auto classes are.
 from dataclasses import asdict, fields
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedConfig
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    DynamicCache,
+    GenerationMixin,
+    PreTrainedConfig,
+)
+from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassifierOutput
 from transformers.modeling_utils import PreTrainedModel
 
-from oelm.models.gpt import GPT, MODEL_TYPE, GPTConfig
+from oelm.errors import OelmError
+from oelm.models.gpt import GPT, INIT_STD, MODEL_TYPE, GPTConfig
 
 
 class HFGPTConfig(PreTrainedConfig):
@@ -45,23 +54,28 @@ class GPTPreTrainedModel(PreTrainedModel):
     base_model_prefix = "gpt"
     _supports_sdpa = True
     _no_split_modules = ["Block"]  # noqa: RUF012
+    gpt: GPT
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, GPT):
             module.reset_parameters()
-
-
-class GPTForCausalLM(GPTPreTrainedModel, GenerationMixin):
-    def __init__(self, config: HFGPTConfig) -> None:
-        super().__init__(config)
-        self.gpt = GPT(config.to_gpt_config())
-        self.post_init()
+        elif isinstance(module, GPTForSequenceClassification):
+            nn.init.normal_(module.score.weight, std=INIT_STD)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.gpt.embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.gpt.embedding = value  # type: ignore[assignment]
+
+
+class GPTForCausalLM(GPTPreTrainedModel, GenerationMixin):
+    def __init__(self, config: HFGPTConfig) -> None:
+        super().__init__(config)
+        if not config.causal:
+            raise OelmError("a GPT with causal: false sees the tokens it should predict; use it as a classifier only")
+        self.gpt = GPT(config.to_gpt_config())
+        self.post_init()
 
     def get_output_embeddings(self) -> None:
         """The head reads the embedding matrix itself: there is no second tensor to tie."""
@@ -94,5 +108,31 @@ class GPTForCausalLM(GPTPreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)  # type: ignore[arg-type]
 
 
+class GPTForSequenceClassification(GPTPreTrainedModel):
+    """Class scores from the last real token of every text (B, labels)."""
+
+    def __init__(self, config: HFGPTConfig) -> None:
+        super().__init__(config)
+        self.gpt = GPT(config.to_gpt_config())
+        self.score = nn.Linear(config.d_model, config.num_labels or 2, bias=False)
+        self.post_init()
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
+    ) -> SequenceClassifierOutput:
+        hidden = self.gpt.hidden(input_ids, attention_mask=attention_mask)  # (B, T, d_model)
+        last = _last_token(input_ids, attention_mask)
+        logits = self.score(hidden[torch.arange(len(hidden), device=hidden.device), last])
+        loss = None if labels is None else F.cross_entropy(logits.float(), labels.to(logits.device))
+        return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
+
+
+def _last_token(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Where each text ends (B,), whichever side is padded."""
+    places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    return (places if attention_mask is None else places * attention_mask).argmax(dim=1)
+
+
 AutoConfig.register(MODEL_TYPE, HFGPTConfig)
 AutoModelForCausalLM.register(HFGPTConfig, GPTForCausalLM)
+AutoModelForSequenceClassification.register(HFGPTConfig, GPTForSequenceClassification)

@@ -18,21 +18,32 @@ class _Section(BaseModel):
 
 
 class ModelSection(_Section):
-    """A named size of our GPT and what to change in it."""
+    """A named size of our GPT and what to change in it, or a pretrained encoder to fine-tune."""
 
-    size: str = "demo"
+    size: str = Field("", description="default: demo, unless there is an encoder")
     overrides: dict[str, Any] = Field(default_factory=dict, description="GPTConfig fields, e.g. positions: rotary")
+    encoder: str | None = Field(None, description="folder or hub name of a transformers model, for classification")
+
+    @model_validator(mode="after")
+    def _one_model(self) -> "ModelSection":
+        if self.encoder and (self.size or self.overrides):
+            raise ValueError(f"encoder {self.encoder!r} has its own size; leave size and overrides out")
+        if not self.encoder:
+            self.size = self.size or "demo"
+        return self
 
 
 class DataSection(_Section):
-    path: str = Field(description="folder written by 'oelm data prepare'")
+    path: str = Field(description="folder written by 'oelm data prepare' or 'oelm data task'")
     fingerprint: str | None = Field(None, description="identity of the data and its tokenizer; checked when given")
 
 
 class TrainingSection(_Section):
     """The published settings are the defaults, except that every arm has the same learning rate."""
 
-    max_steps: int = Field(100_000, ge=1)
+    # None until the data are known, if epochs are asked for; `with_steps` then fills in what depends on it.
+    max_steps: int = Field(None, ge=1, description="default: 100,000, or what epochs amount to")  # type: ignore[assignment]
+    epochs: float | None = Field(None, gt=0, description="passes over a task's training rows, instead of max_steps")
     batch_size: int = Field(8, ge=1, description="sequences per micro-batch")
     accumulation: int = Field(1, ge=1, description="micro-batches per optimizer step")
     sequence_length: int | None = Field(None, ge=1, description="tokens per sequence; default: the model's max_seq_len")
@@ -54,12 +65,21 @@ class TrainingSection(_Section):
     checkpoint_every: int | None = Field(None, ge=1, description="default: at every validation")
     log_every: int = Field(10, ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _none_is_default(cls, values: Any) -> Any:
+        return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
+
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingSection":
         if self.min_lr is None:
             self.min_lr = self.max_lr / 10
         if self.min_lr > self.max_lr:
             raise ValueError(f"min_lr {self.min_lr} is above max_lr {self.max_lr}")
+        if self.max_steps is None:
+            if self.epochs is not None:
+                return self
+            self.max_steps = 100_000
         if self.warmup_steps is None:
             self.warmup_steps = min(2_000, self.max_steps // 10)
         if self.eval_every is None:
@@ -69,6 +89,15 @@ class TrainingSection(_Section):
         if self.checkpoint_every is None:
             self.checkpoint_every = self.eval_every
         return self
+
+    def with_steps(self, steps: int) -> "TrainingSection":
+        """With the number of steps that `epochs` amount to; one that is given already must be the same."""
+        if self.max_steps not in (None, steps):
+            raise OelmError(
+                f"epochs {self.epochs:g} are {steps} steps of this data, but max_steps is {self.max_steps}; "
+                "give only one of them"
+            )
+        return TrainingSection.model_validate({**self.model_dump(), "max_steps": steps})
 
 
 class RuntimeSection(_Section):

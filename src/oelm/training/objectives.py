@@ -5,7 +5,7 @@ The trainer asks an objective for a batch, a loss and a validation; it knows not
 
 import math
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,15 +23,19 @@ FORWARD_SHARE = 1 / 3
 
 
 class Objective(Protocol):
+    headline: str
+    """The validation value that people look at first."""
     tokens_per_batch: int
 
-    def batch(self, micro_step: int) -> Batch: ...
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor: ...
-    def validate(self, model: nn.Module, *, whole: bool) -> dict[str, float]: ...
+    def batch(self, micro_step: int) -> Any: ...
+    def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
+    def validate(self, model: nn.Module, *, whole: bool) -> dict[str, Any]: ...
 
 
 class LanguageModelling:
     """Next-token prediction over non-overlapping blocks of `length` tokens; each block once per epoch."""
+
+    headline = "perplexity"
 
     def __init__(self, data: TokenData, settings: TrainingSection, *, length: int, seed: int, device: torch.device):
         self.data, self.length, self.seed, self.device = data, length, seed, device

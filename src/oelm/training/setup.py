@@ -3,11 +3,14 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from oelm.data import labelled
+from oelm.data.labelled import TaskData
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.freezing import freeze
@@ -24,31 +27,85 @@ CHECKPOINTS_AT_ONCE = 4
 @dataclass(frozen=True)
 class Parts:
     config: RunConfig
-    data: TokenData
+    """Complete: with what only the data could tell."""
+    data: TokenData | TaskData
     objective: Objective
     device: torch.device
-    build_model: Callable[[], nn.Module]
+    build_model: Callable[[str | Path | None], nn.Module]
+    """The model with the weights of a folder, or with fresh ones."""
+    start_from: str | None = None
+    """Pretrained weights to start with."""
 
 
 def prepare(config: RunConfig, folder: RunFolder) -> Parts:
-    data = _open_data(Path(config.data.path))
-    if config.data.fingerprint not in (None, data.fingerprint):
-        raise OelmError(
-            f"{data.path} has fingerprint {data.fingerprint}, but this run was made with {config.data.fingerprint}; "
-            "prepare the same data with the same tokenizer again, or start a new run"
-        )
-    gpt = model_config(config, data.vocab_size)
-    length = config.training.sequence_length or gpt.max_seq_len
-    if length > gpt.max_seq_len:
-        raise OelmError(f"sequence_length {length} exceeds the model's max_seq_len {gpt.max_seq_len}; lower it")
     device = choose_device(config.runtime.device, config.training.precision)
     if config.runtime.threads:
         torch.set_num_threads(config.runtime.threads)
+    is_task = (Path(config.data.path) / labelled.MANIFEST).is_file()
+    parts = (_classification if is_task else _language_modelling)(config.model_copy(deep=True), device)
+    wanted, found = config.data.fingerprint, parts.data.fingerprint
+    if wanted not in (None, found):
+        raise OelmError(
+            f"{parts.data.path} has fingerprint {found}, but this run was made with {wanted}; "
+            "prepare the same data with the same tokenizer again, or start a new run"
+        )
+    parts.config.data.fingerprint = found
+    _require_space(parts, folder)
+    return parts
+
+
+def _language_modelling(config: RunConfig, device: torch.device) -> Parts:
+    if config.model.encoder:
+        raise OelmError(
+            f"encoder {config.model.encoder!r} is for classification, but {config.data.path} is no prepared task; "
+            "prepare one with 'oelm data task', or train our GPT (model.size)"
+        )
+    if config.training.epochs is not None:
+        raise OelmError(
+            f"epochs {config.training.epochs:g} are for classification; give max_steps for a language model"
+        )
+    data = _open_data(Path(config.data.path))
+    gpt = model_config(config, data.vocab_size)
+    if not gpt.causal:
+        raise OelmError("causal: false lets a language model see what it should predict; it is for classification")
+    length = config.training.sequence_length or gpt.max_seq_len
+    if length > gpt.max_seq_len:
+        raise OelmError(f"sequence_length {length} exceeds the model's max_seq_len {gpt.max_seq_len}; lower it")
     objective = LanguageModelling(data, config.training, length=length, seed=config.seed, device=device)
-    _check_on_meta(config, gpt, folder)
-    complete = config.model_copy(deep=True)
-    complete.data.fingerprint = data.fingerprint
-    return Parts(complete, data, objective, device, lambda: GPT(gpt))
+    return Parts(config, data, objective, device, lambda weights: GPT.from_pretrained(weights) if weights else GPT(gpt))
+
+
+def _classification(config: RunConfig, device: torch.device) -> Parts:
+    from oelm.models import classifiers
+    from oelm.training.classification import Classification
+
+    data, encoder, training = TaskData.open(config.data.path, verify=True), config.model.encoder, config.training
+    if training.sequence_length and training.sequence_length < data.longest:
+        raise OelmError(
+            f"{data.path} has texts of {data.longest} tokens, above sequence_length {training.sequence_length}; "
+            f"prepare the task again with --max-length {training.sequence_length}"
+        )
+    if encoder:
+        shape = classifiers.encoder_config(encoder, data.classes)
+    else:
+        shape = classifiers.gpt_classifier_config(model_config(config, data.vocab_size), data.classes)
+    classifiers.require_fit(
+        shape, encoder, vocab_size=data.vocab_size, longest=data.longest, tokenizer=data.tokenizer_hash
+    )
+    with torch.device("meta"):
+        empty = classifiers.build_classifier(shape, None)
+    if training.epochs is not None:
+        steps = data.steps(training.epochs, training.batch_size, training.accumulation)
+        config.training = training.with_steps(steps)
+    objective = Classification(
+        data,
+        config.training,
+        seed=config.seed,
+        device=device,
+        pad_id=shape.pad_token_id or 0,
+        segments=classifiers.reads_segments(empty),
+    )
+    return Parts(config, data, objective, device, partial(classifiers.build_classifier, shape), start_from=encoder)
 
 
 def _open_data(path: Path) -> TokenData:
@@ -85,10 +142,10 @@ def choose_device(wanted: str, precision: str) -> torch.device:
     return device
 
 
-def _check_on_meta(config: RunConfig, gpt: GPTConfig, folder: RunFolder) -> None:
+def _require_space(parts: Parts, folder: RunFolder) -> None:
     """Build and freeze without memory: the method must fit the model, and the disk must hold its checkpoints."""
     with torch.device("meta"):
-        report = freeze(GPT(gpt), config.method, seed=config.seed)
+        report = freeze(parts.build_model(None), parts.config.method, seed=parts.config.seed)
     needed = CHECKPOINTS_AT_ONCE * checkpoint_bytes(report.total_parameters, report.trainable_parameters)
     parent = next(p for p in (folder.path, *folder.path.resolve().parents) if p.exists())
     free = shutil.disk_usage(parent).free

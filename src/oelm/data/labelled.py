@@ -1,0 +1,288 @@
+"""Tokenised labelled texts on disk: prepared once, complete or absent, with a manifest that says what they are.
+
+`train.safetensors`, `validation.safetensors`: all ids in one row, where each text ends, how long its first segment is,
+its label · `tokenizer.json` · `task.json`: the manifest. Equal settings find the same folder again.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oelm.data.order import permute
+from oelm.data.tasks import Row, TaskSource
+from oelm.data.tokenization import end_of_text_id, load_tokenizer, tokenizer_hash, tokenizer_label, vocabulary_size
+from oelm.data.tokens import data_directory
+from oelm.errors import OelmError, unknown
+from oelm.files import appearing_folder, file_hash, write_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MANIFEST = "task.json"
+SPLITS = ("train", "validation")
+MAX_LENGTH = 128
+"""Tokens per text (or pair) with its special tokens: the study's length."""
+TOO_LONG = ("truncate", "refuse")
+_CHUNK = 2_000
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The rows of one split."""
+
+    ids: NDArray[np.integer]
+    ends: NDArray[np.int64]
+    first: NDArray[np.int64]
+    """Tokens of each row that belong to its first segment (all of them, if there is one text)."""
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.ends, prepend=0)
+
+    def row(self, number: int) -> NDArray[np.integer]:
+        end = self.ends[number]
+        return self.ids[end - self.lengths[number] : end]
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A prepared folder, opened."""
+
+    path: Path
+    manifest: dict[str, Any]
+    train: Texts
+    validation: Texts
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = False) -> "TaskData":
+        folder = Path(path)
+        manifest = read_manifest(folder)
+        texts = {}
+        for split in SPLITS:
+            facts, file = manifest["splits"][split], folder / f"{split}.safetensors"
+            if verify and file.is_file() and file_hash(file) != facts["sha256"]:
+                raise OelmError(f"{file} does not match its sha256; remove {folder} and prepare the task again")
+            texts[split] = _load(file, facts)
+        if not (folder / "tokenizer.json").is_file():
+            raise OelmError(f"{folder / 'tokenizer.json'} is missing; remove {folder} and prepare the task again")
+        return cls(folder, manifest, texts["train"], texts["validation"])
+
+    @property
+    def name(self) -> str:
+        return self.manifest["name"]
+
+    @property
+    def classes(self) -> list[str]:
+        return self.manifest["classes"]
+
+    @property
+    def longest(self) -> int:
+        return max(facts["longest"] for facts in self.manifest["splits"].values())
+
+    @property
+    def vocab_size(self) -> int:
+        return self.manifest["tokenizer"]["vocab_size"]
+
+    @property
+    def tokenizer_hash(self) -> str:
+        return self.manifest["tokenizer"]["hash"]
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.path / "tokenizer.json"
+
+    @property
+    def true_entropy_nats_per_token(self) -> None:
+        return None
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hex digits that name these rows and this tokenizer, whatever the folder and the machine."""
+        splits = [self.manifest["splits"][split]["sha256"] for split in SPLITS]
+        return _digest([splits, self.classes, self.tokenizer_hash])
+
+    def steps(self, epochs: float, batch_size: int, accumulation: int = 1) -> int:
+        """Optimizer steps of so many epochs; the last batch of an epoch may be smaller."""
+        batches = -(-len(self.train) // batch_size)
+        return max(1, round(epochs * batches / accumulation))
+
+
+def prepare_task(
+    source: TaskSource,
+    tokenizer_spec: str | Path,
+    out: str | Path | None = None,
+    *,
+    max_length: int = MAX_LENGTH,
+    too_long: str = "truncate",
+    train_rows: int | None = None,
+) -> TaskData:
+    """Tokenise a task into `out` (default: a folder of the data directory named after the settings), or find it there.
+
+    `too_long` says what happens to a text above `max_length` tokens. `train_rows` keeps that many training rows, a
+    fixed random choice.
+    """
+    if too_long not in TOO_LONG:
+        raise unknown("policy for long texts", too_long, TOO_LONG)
+    tokenizer = task_tokenizer(tokenizer_spec, source)
+    identity = tokenizer_hash(tokenizer)
+    settings = {
+        **source.settings(),
+        "tokenizer": identity,
+        "max_length": max_length,
+        "too_long": too_long,
+        "train_rows": train_rows,
+    }
+    label = f"{source.task.name}-{tokenizer_label(tokenizer_spec, identity)}-{_digest(settings)[:8]}"
+    folder = Path(out) if out else data_directory() / label
+    if (folder / MANIFEST).is_file():
+        found = TaskData.open(folder)
+        if found.manifest["settings"] != settings:
+            raise OelmError(f"{folder} holds a task prepared with other settings; choose another --out or remove it")
+        return found
+    if folder.exists() and any(folder.iterdir()):
+        raise OelmError(f"{folder} is not empty and holds no prepared task; choose another --out")
+    classes = source.classes()
+    rows = {split: list(source.rows(split, classes)) for split in SPLITS}
+    rows["train"] = _choose(rows["train"], train_rows)
+    encode = _Encoder(tokenizer, max_length, too_long)
+    with appearing_folder(folder) as temporary:
+        facts = {split: _write(temporary, split, rows[split], encode, len(classes)) for split in SPLITS}
+        tokenizer.no_truncation()
+        tokenizer.save(str(temporary / "tokenizer.json"))
+        manifest = {
+            "format": 1,
+            "name": source.task.name,
+            "classes": list(classes),
+            "tokenizer": {"spec": str(tokenizer_spec), "hash": identity, "vocab_size": vocabulary_size(tokenizer)},
+            "splits": facts,
+            "source": source.provenance(),
+            "settings": settings,
+        }
+        write_json(temporary / MANIFEST, manifest)
+    return TaskData.open(folder)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    file = folder / MANIFEST
+    try:
+        manifest = json.loads(file.read_text("utf-8"))
+        if manifest["format"] > 1:
+            raise OelmError(f"{file} has format {manifest['format']}, this version of oelm reads 1; upgrade oelm")
+        return manifest
+    except FileNotFoundError:
+        raise OelmError(f"{folder} is no prepared task (no {MANIFEST}); run: oelm data task") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OelmError(f"{file} is damaged ({error}); remove {folder} and prepare the task again") from error
+
+
+def task_tokenizer(spec: str | Path, source: TaskSource) -> "Tokenizer":
+    """The tokenizer of a model folder or hub name, or any that a corpus can have (gpt2, bpe:4096, files)."""
+    path = Path(spec)
+    own = str(spec) == "gpt2" or str(spec).startswith("bpe:") or path.is_file()
+    if own or (path / "tokenizer.json").is_file() or (path.is_dir() and not (path / "config.json").is_file()):
+        texts = (text for _, texts, _ in source._raw("train") for text in texts)
+        return load_tokenizer(spec, texts)
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(spec)).backend_tokenizer
+    except Exception as error:  # missing files, unknown formats and the hub all raise types of their own
+        reason = " ".join(str(error).split())[:120]
+        raise OelmError(f"model {str(spec)!r} has no tokenizer that can be had ({reason}); give a folder") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+class _Encoder:
+    """Texts → ids and the length of the first segment; the tokenizer's own special tokens where it has some."""
+
+    def __init__(self, tokenizer: "Tokenizer", max_length: int, too_long: str) -> None:
+        self.tokenizer, self.max_length, self.too_long = tokenizer, max_length, too_long
+        # A language model's tokenizer adds nothing: then an end-of-text id closes each text.
+        self.end = None if tokenizer.num_special_tokens_to_add(is_pair=False) else end_of_text_id(tokenizer)
+
+    def __call__(self, rows: Sequence[Row]) -> tuple[list[list[int]], list[int], int]:
+        ids, first, truncated = [], [], 0
+        pair = len(rows[0].texts) == 2
+        closing = (1 + pair) if self.end is not None else 0
+        special = closing or self.tokenizer.num_special_tokens_to_add(is_pair=pair)
+        if self.max_length < special + 1 + pair:
+            raise OelmError(f"max_length {self.max_length} leaves no room for text beside {special} special tokens")
+        self.tokenizer.enable_truncation(self.max_length - closing)
+        given: list[Any] = [row.texts if pair else row.texts[0] for row in rows]
+        for number, encoding in enumerate(self.tokenizer.encode_batch(given), start=1):
+            truncated += bool(encoding.overflowing)
+            if encoding.overflowing and self.too_long == "refuse":
+                text = rows[number - 1].texts[0][:40]
+                raise OelmError(f"text {text!r}… has more than {self.max_length} tokens; raise max_length or truncate")
+            row, segments = encoding.ids, encoding.type_ids
+            if self.end is not None:
+                cut = segments.count(0)
+                row = [*row[:cut], self.end, *row[cut:], *([self.end] if pair else [])]
+                first.append(len(row))
+            else:
+                first.append(segments.count(0))
+            ids.append(row)
+        return ids, first, truncated
+
+
+def _write(folder: Path, split: str, rows: list[Row], encode: _Encoder, classes: int) -> dict[str, Any]:
+    from safetensors.numpy import save_file
+
+    ids: list[list[int]] = []
+    first: list[int] = []
+    truncated = 0
+    for start in range(0, len(rows), _CHUNK):
+        more, segments, cut = encode(rows[start : start + _CHUNK])
+        ids, first, truncated = ids + more, first + segments, truncated + cut
+    lengths = np.array([len(row) for row in ids], dtype=np.int64)
+    labels = np.array([row.label for row in rows], dtype=np.int64)
+    flat = np.concatenate([np.array(row, dtype=np.int32) for row in ids])
+    file = folder / f"{split}.safetensors"
+    tensors = {"ids": flat, "ends": lengths.cumsum(), "first": np.array(first, dtype=np.int64), "labels": labels}
+    save_file(tensors, file)
+    return {
+        "rows": len(rows),
+        "tokens": int(lengths.sum()),
+        "longest": int(lengths.max()),
+        "truncated": truncated,
+        "per_class": np.bincount(labels, minlength=classes).tolist(),
+        "sha256": file_hash(file),
+    }
+
+
+def _load(file: Path, facts: dict[str, Any]) -> Texts:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        texts = Texts(**load_file(file))
+        if (len(texts), int(texts.ends[-1])) != (facts["rows"], len(texts.ids)):
+            raise ValueError(f"{len(texts)} rows, not {facts['rows']}")
+        return texts
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
+        raise OelmError(f"{file} is damaged ({error}); remove {file.parent} and prepare the task again") from error
+
+
+def _choose(rows: list[Row], count: int | None) -> list[Row]:
+    if count is None:
+        return rows
+    if not 1 <= count <= len(rows):
+        raise OelmError(f"train_rows {count} is not possible; the task has {len(rows)} training rows")
+    return [rows[i] for i in permute(np.arange(count), len(rows), seed=0, stream=0)]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,285 @@
+"""Where labelled texts come from: the study's three tasks on the hub, or files on disk with named columns.
+
+A `Task` says which columns hold the texts and the label and what the classes are; a `TaskSource` yields checked rows.
+Nothing here knows about tokens.
+
+>>> TASKS["mnli"].classes
+('entailment', 'neutral', 'contradiction')
+"""
+
+import csv
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from oelm.errors import OelmError, unknown
+from oelm.files import file_hash
+
+SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
+_OTHER_NAMES = {"validation": ("validation", "valid", "val", "dev"), "validation_matched": ("validation", "dev")}
+_MOST_CLASSES = 1_000
+
+
+@dataclass(frozen=True)
+class Task:
+    """One or two texts and a class. Without `classes`, they are those of the training rows, sorted."""
+
+    name: str
+    texts: tuple[str, ...]
+    label: str = "label"
+    classes: tuple[str, ...] = ()
+    summary: str = ""
+    hub: str | None = None
+    config: str | None = None
+    languages: bool = False
+    """Whether the hub's config is a language."""
+    validation: str = "validation"
+    """The split to validate on, unless another is asked for."""
+
+
+_NLI = ("entailment", "neutral", "contradiction")
+TASKS = {
+    task.name: task
+    for task in (
+        Task(
+            "sst2",
+            ("sentence",),
+            classes=("negative", "positive"),
+            summary="sentiment of film review phrases, 67,349 + 872",
+            hub="nyu-mll/glue",
+            config="sst2",
+        ),
+        Task(
+            "mnli",
+            ("premise", "hypothesis"),
+            classes=_NLI,
+            summary="does one sentence follow from another, 392,702 + 9,815; also validation_mismatched",
+            hub="nyu-mll/glue",
+            config="mnli",
+            validation="validation_matched",
+        ),
+        Task(
+            "xnli",
+            ("premise", "hypothesis"),
+            classes=_NLI,
+            summary="the same in 15 languages, 392,702 + 2,490; also test",
+            hub="facebook/xnli",
+            config="en",
+            languages=True,
+        ),
+    )
+}
+"""The study's tasks. A label may be written as the class's name or as its number."""
+
+
+class Row(NamedTuple):
+    texts: tuple[str, ...]
+    label: int
+
+
+def find_task(name: str, texts: Sequence[str] = (), label: str | None = None, classes: Sequence[str] = ()) -> Task:
+    """A task of the table, with other columns or classes where given; any other name needs its text columns."""
+    given = {"texts": tuple(texts), "label": label, "classes": tuple(classes)}
+    chosen = {key: value for key, value in given.items() if value}
+    if name in TASKS:
+        return dataclasses.replace(TASKS[name], **chosen)  # type: ignore[arg-type]
+    if not texts:
+        error = unknown("task", name, TASKS)
+        raise OelmError(f"{error}; for a task of your own, name its text columns (--text-column)")
+    if len(texts) > 2:
+        raise OelmError(f"task {name!r} has {len(texts)} text columns ({', '.join(texts)}); one or two are possible")
+    return Task(name, **chosen)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """The rows of a task, from `path` (a folder with train.tsv, validation.tsv …) or, without one, from the hub."""
+
+    task: Task
+    path: Path | None = None
+    language: str | None = None
+    validation: str | None = None
+    revision: str | None = None
+    _commit: list[str] = dataclasses.field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def splits(self) -> dict[str, str]:
+        return {"train": "train", "validation": self.validation or self.task.validation}
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the rows; for files their hashes, since the same rows from elsewhere are the same data."""
+        task = {"texts": list(self.task.texts), "label": self.task.label, "classes": list(self.task.classes)}
+        if self.path is not None:
+            return task | {split: file_hash(self._file(name)) for split, name in self.splits.items()}
+        return task | {"hub": self.task.hub, "config": self._config(), "revision": self._resolved(), **self.splits}
+
+    def provenance(self) -> dict[str, Any]:
+        if self.path is None:
+            return {"kind": "hub", "dataset": self.task.hub, "config": self._config(), "revision": self._resolved()}
+        files = {split: self._file(name) for split, name in self.splits.items()}
+        return {"kind": "files", **{s: {"file": f.name, "sha256": file_hash(f)} for s, f in files.items()}}
+
+    def classes(self) -> tuple[str, ...]:
+        """Those of the task or, where it names none, every label of the training rows."""
+        if self.task.classes:
+            return self.task.classes
+        found = sorted({str(label) for _, _, label in self._raw("train")})
+        if not 2 <= len(found) <= _MOST_CLASSES:
+            raise OelmError(
+                f"column {self.task.label!r} of {self._where('train')} has {len(found)} different labels; "
+                f"a classifier needs 2 to {_MOST_CLASSES}: is it the right column (--label-column)?"
+            )
+        return tuple(found)
+
+    def rows(self, split: str, classes: Sequence[str]) -> Iterator[Row]:
+        """Every row of "train" or "validation", its label as a number; refuses a label that is no class."""
+        numbers = {str(i): i for i in range(len(classes))} | {name: i for i, name in enumerate(classes)}
+        for number, texts, label in self._raw(split):
+            if str(label) not in numbers:
+                raise OelmError(
+                    f"{self._where(split)}, row {number}: label {label!r} is not one of {', '.join(classes)}"
+                )
+            yield Row(texts, numbers[str(label)])
+
+    def _raw(self, split: str) -> Iterator[tuple[int, tuple[str, ...], Any]]:
+        columns = (*self.task.texts, self.task.label)
+        number = 0
+        for number, values in enumerate(self._values(split, columns), start=1):
+            *texts, label = values
+            if label is None or not all(isinstance(text, str) for text in texts):
+                raise OelmError(f"{self._where(split)}, row {number}: a value of {', '.join(columns)} is missing")
+            yield number, tuple(texts), label
+        if not number:
+            raise OelmError(f"{self._where(split)} has no rows; a task needs some in each split")
+
+    def _values(self, split: str, columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
+        if self.path is not None:
+            return read_columns(self._file(self.splits[split]), columns)
+        dataset = self._load(self.splits[split])
+        missing = [column for column in columns if column not in dataset.column_names]
+        if missing:
+            raise _no_column(self._where(split), missing, dataset.column_names)
+        return zip(*(dataset[column] for column in columns), strict=True)
+
+    def _where(self, split: str) -> str:
+        name = self.splits[split]
+        return str(self._file(name)) if self.path is not None else f"{self.task.hub} ({self._config()}, {name})"
+
+    # Files
+
+    def _file(self, split: str) -> Path:
+        folder = self.path
+        assert folder is not None
+        if not folder.is_dir():
+            raise OelmError(f"task data {folder} is no folder; give one that holds train.tsv and validation.tsv")
+        endings = [f".{self.language}", ""] if self.language else ["", ".en"] if self.task.languages else [""]
+        names = [f"{name}{end}{suffix}" for end in endings for name in _names(split) for suffix in SUFFIXES]
+        for name in names:
+            if (folder / name).is_file():
+                return folder / name
+        raise OelmError(f"{folder} has no {split} split; it should be called {names[0]} (or {', '.join(SUFFIXES[1:])})")
+
+    # The hub
+
+    def _config(self) -> str | None:
+        return self.language if self.task.languages and self.language else self.task.config
+
+    def _load(self, split: str) -> Any:
+        import datasets
+
+        try:
+            return datasets.load_dataset(self.task.hub, self._config(), split=split, revision=self._resolved())
+        except OelmError:
+            raise
+        except Exception as error:  # the hub's clients raise many unrelated types
+            raise self._unreachable(error) from error
+
+    def _resolved(self) -> str:
+        """The commit, so that the manifest says exactly what was read."""
+        if not self.task.hub:
+            raise OelmError(f"task {self.task.name!r} is on no hub; say where its files are (--data-path)")
+        if not self._commit:
+            from huggingface_hub import HfApi
+
+            try:
+                self._commit.append(str(HfApi().dataset_info(self.task.hub, revision=self.revision, timeout=20).sha))
+            except Exception as error:
+                raise self._unreachable(error) from error
+        return self._commit[0]
+
+    def _unreachable(self, error: Exception) -> OelmError:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return OelmError(
+            f"dataset {self.task.hub} ({self._config()}) could not be had from the hub ({reason}); "
+            "a folder with train.tsv and validation.tsv works in its place (--data-path)"
+        )
+
+
+def _names(split: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((split, *_OTHER_NAMES.get(split, ()))))
+
+
+def read_columns(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    """The chosen columns of every row of a .tsv, .csv, .jsonl or .parquet file."""
+    try:
+        if file.suffix == ".parquet":
+            yield from _read_parquet(file, columns)
+        elif file.suffix == ".jsonl":
+            yield from _read_jsonl(file, columns)
+        else:
+            yield from _read_table(file, columns)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise OelmError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _read_table(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    with file.open(encoding="utf-8", newline="") as stream:
+        # In GLUE's tab-separated files a quotation mark is a character like any other.
+        tabs = file.suffix == ".tsv"
+        quoting: Any = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
+        reader = csv.DictReader(stream, delimiter="\t" if tabs else ",", quoting=quoting)
+        _require_columns(file, columns, reader.fieldnames or [])
+        for row in reader:
+            yield tuple(row[column] for column in columns)
+
+
+def _read_jsonl(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    with file.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise OelmError(f"{file}, line {number} is no JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise OelmError(f"{file}, line {number} is no JSON object")
+            _require_columns(file, columns, row)
+            yield tuple(row[column] for column in columns)
+
+
+def _read_parquet(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        opened = pyarrow.parquet.ParquetFile(file)
+        _require_columns(file, columns, opened.schema_arrow.names)
+        for batch in opened.iter_batches(columns=list(columns)):
+            yield from zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
+    except pyarrow.ArrowException as error:
+        raise OelmError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _require_columns(file: Path, columns: tuple[str, ...], found: Iterable[str]) -> None:
+    missing = [column for column in columns if column not in found]
+    if missing:
+        raise _no_column(str(file), missing, found)
+
+
+def _no_column(where: str, missing: list[str], found: Iterable[str]) -> OelmError:
+    return OelmError(
+        f"{where} has no column {' or '.join(map(repr, missing))}; it has: {', '.join(found)}. "
+        "Say which to use with --text-column and --label-column"
+    )

@@ -1,0 +1,115 @@
+"""A model that sorts texts into classes: a pretrained encoder with a new head, or our GPT from scratch.
+
+What cannot fit is refused by `classifier_config`, which needs no weights; `build_classifier` then loads or makes them.
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from oelm.data.tokenization import load_tokenizer, tokenizer_hash
+from oelm.errors import OelmError
+from oelm.models.gpt import GPTConfig
+from oelm.models.known import read_config
+
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "data2vec-text")
+"""Model types whose positions start after the padding id, so that they have room for fewer tokens than positions."""
+
+
+def gpt_classifier_config(gpt: GPTConfig, classes: Sequence[str]) -> Any:
+    """Our GPT with a classifier's head, as a transformers configuration."""
+    from oelm.models.huggingface import HFGPTConfig
+
+    return _with_classes(HFGPTConfig(**asdict(gpt)), classes)
+
+
+def encoder_config(encoder: str, classes: Sequence[str]) -> Any:
+    """The configuration of a pretrained encoder with a head for these classes."""
+    config = read_config(encoder)
+    trained_for = [name for name in config.architectures or [] if name.endswith("ForSequenceClassification")]
+    if not trained_for:
+        return _with_classes(config, classes)
+    names = [str(config.id2label[i]) for i in range(config.num_labels)]
+    if len(classes) > len(names):
+        raise OelmError(
+            f"the data have {len(classes)} classes ({', '.join(classes)}), but {encoder} is a classifier of "
+            f"{len(names)} ({', '.join(names)}); use an encoder without a classifier's head"
+        )
+    generic = all(name.startswith("LABEL_") for name in names)
+    if not generic and [name.lower() for name in names[: len(classes)]] != [name.lower() for name in classes]:
+        raise OelmError(
+            f"{encoder} is a classifier of {', '.join(names)}, the data's classes are {', '.join(classes)}; "
+            "use an encoder without a classifier's head, or prepare the data with the same classes in the same order"
+        )
+    return config
+
+
+def require_fit(config: Any, encoder: str | None, *, vocab_size: int, longest: int, tokenizer: str) -> None:
+    """Refuse data that the model cannot read: another tokenizer, ids out of range, longer texts."""
+    name = encoder or "the model"
+    if encoder and (Path(encoder) / "tokenizer.json").is_file():
+        own = tokenizer_hash(load_tokenizer(encoder))
+        if own != tokenizer:
+            raise OelmError(
+                f"the data were tokenised with tokenizer {tokenizer[:12]}, but {encoder} has {own[:12]}; "
+                f"prepare the task again with --tokenizer {encoder}"
+            )
+    if vocab_size > config.vocab_size:
+        raise OelmError(
+            f"the data's tokenizer has {vocab_size} ids, but {name} only {config.vocab_size}; "
+            "prepare the task again with the model's own tokenizer"
+        )
+    room = longest_input(config)
+    if room is not None and longest > room:
+        raise OelmError(
+            f"the data have texts of {longest} tokens, but {name} reads at most {room}; "
+            f"prepare the task again with --max-length {room}"
+        )
+
+
+def longest_input(config: Any) -> int | None:
+    """How many tokens the model can read; None if there is no limit."""
+    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if positions and config.model_type in _OFFSET_POSITIONS:
+        return positions - (config.pad_token_id or 0) - 1
+    return positions
+
+
+def build_classifier(config: Any, weights: str | Path | None) -> nn.Module:
+    """The model with the weights of a folder or hub name, or with fresh ones."""
+    from transformers import AutoModelForSequenceClassification
+    from transformers.utils import logging
+
+    if weights is None:
+        return AutoModelForSequenceClassification.from_config(config)
+    logging.disable_progress_bar()  # also for every checkpoint to come
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # a new head is what we want, not news
+    try:
+        return AutoModelForSequenceClassification.from_pretrained(str(weights), config=config, dtype=torch.float32)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise OelmError(
+            f"the weights of {weights} cannot be loaded ({reason}); give a complete model folder"
+        ) from error
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def reads_segments(model: nn.Module) -> bool:
+    """Whether the model wants to know which of two texts a token belongs to."""
+    return "token_type_ids" in inspect.signature(model.forward).parameters
+
+
+def _with_classes(config: Any, classes: Sequence[str]) -> Any:
+    config.id2label = dict(enumerate(classes))
+    config.label2id = {name: number for number, name in enumerate(classes)}
+    if getattr(config, "pad_token_id", None) is None:
+        # Decoders have no padding id; where a batch is padded nobody looks.
+        config.pad_token_id = getattr(config, "eos_token_id", None) or 0
+    return config

@@ -1,0 +1,125 @@
+"""Sorting texts into classes: batches of similar length, padded only to their longest, and how well it goes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from oelm.data.labelled import TaskData, Texts
+from oelm.data.order import GroupedOrder
+from oelm.errors import OelmError
+from oelm.training.config import TrainingSection
+from oelm.training.objectives import FORWARD_SHARE
+
+Batch = dict[str, Tensor]
+
+
+class Classification:
+    """Cross-entropy over a task's classes; each training row once per epoch."""
+
+    headline = "accuracy"
+
+    def __init__(
+        self,
+        data: TaskData,
+        settings: TrainingSection,
+        *,
+        seed: int,
+        device: torch.device,
+        pad_id: int = 0,
+        segments: bool = True,
+    ) -> None:
+        self.data, self.device, self.pad_id, self.segments = data, device, pad_id, segments
+        self.batch_size = settings.batch_size
+        self.num_classes = len(data.classes)
+        if len(data.train) < self.batch_size:
+            raise OelmError(f"{data.path} has {len(data.train)} training rows, fewer than batch_size {self.batch_size}")
+        self.order = GroupedOrder(seed, self.batch_size, data.train.lengths)
+        # A batch's own size varies; counts and speeds are given for the mean.
+        self.tokens_per_batch = round(int(data.train.lengths.sum()) / self.order.batches_per_epoch)
+        self._part = self._validation_part(settings)
+
+    def batch(self, micro_step: int) -> Batch:
+        return self._collate(self.data.train, self.order.batch(micro_step))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return F.cross_entropy(self._logits(model, batch).float(), batch["labels"])
+
+    def validate(self, model: nn.Module, *, whole: bool) -> dict[str, Any]:
+        """Over every validation row, or over the fixed part that `eval_budget` affords; the confusion of the whole."""
+        texts = self.data.validation
+        confusion = np.zeros((self.num_classes, self.num_classes), dtype=np.int64)
+        nats = 0.0
+        for batch in self._validation_batches(np.arange(len(texts)) if whole else self._part):
+            logits, labels = self._logits(model, batch).float(), batch["labels"]
+            nats += F.cross_entropy(logits, labels, reduction="sum").item()
+            # A classifier may know more classes than the task has; it is asked only about these.
+            guesses = logits[:, : self.num_classes].argmax(dim=1)
+            np.add.at(confusion, (labels.cpu().numpy(), guesses.cpu().numpy()), 1)
+        rows = int(confusion.sum())
+        values: dict[str, Any] = {
+            "loss": nats / rows,
+            "accuracy": float(np.trace(confusion) / rows),
+            "f1": macro_f1(confusion),
+            "samples": rows,
+            "share": rows / len(texts),
+        }
+        if whole:
+            values |= {"classes": self.data.classes, "confusion": confusion.tolist()}
+        return values
+
+    def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(**{name: tensor for name, tensor in batch.items() if name != "labels"}).logits
+
+    def _validation_part(self, settings: TrainingSection) -> NDArray[np.int64]:
+        """Which validation rows are read on the way: all that the budget affords, evenly spread, always the same."""
+        texts = self.data.validation
+        wanted: float
+        if settings.eval_tokens == "all":
+            wanted = len(texts)
+        elif settings.eval_tokens is not None:
+            wanted = settings.eval_tokens / float(texts.lengths.mean())
+        else:
+            between = (settings.eval_every or settings.max_steps) * settings.accumulation * self.batch_size
+            wanted = between * settings.eval_budget / FORWARD_SHARE
+        count = min(len(texts), max(1, round(wanted)))
+        return np.linspace(0, len(texts), count, endpoint=False).astype(np.int64)
+
+    def _validation_batches(self, chosen: NDArray[np.int64]) -> Iterator[Batch]:
+        texts = self.data.validation
+        ordered = chosen[np.argsort(texts.lengths[chosen], kind="stable")]
+        size = 4 * self.batch_size  # no gradients to hold
+        for start in range(0, len(ordered), size):
+            yield self._collate(texts, ordered[start : start + size])
+
+    def _collate(self, texts: Texts, rows: NDArray[np.int64]) -> Batch:
+        """(B, T) with T the longest of these rows."""
+        lengths = texts.lengths[rows]
+        width = int(lengths.max())
+        places = np.arange(width)[None]
+        ids = np.full((len(rows), width), self.pad_id, dtype=np.int64)
+        for number, row in enumerate(rows):
+            ids[number, : lengths[number]] = texts.row(row)
+        real = places < lengths[:, None]
+        arrays = {"input_ids": ids, "attention_mask": real.astype(np.int64), "labels": texts.labels[rows]}
+        if self.segments:
+            arrays["token_type_ids"] = (real & (places >= texts.first[rows][:, None])).astype(np.int64)
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if self.device.type == "cuda":
+            tensors = {name: t.pin_memory().to(self.device, non_blocking=True) for name, t in tensors.items()}
+        return tensors
+
+
+def macro_f1(confusion: NDArray[np.int64]) -> float:
+    """Mean over classes of 2·hits / (rows of the class + guesses of it); a class neither seen nor guessed counts 0.
+
+    >>> macro_f1(np.array([[3, 1], [1, 3]]))
+    0.75
+    """
+    hits = np.diag(confusion)
+    size = confusion.sum(axis=0) + confusion.sum(axis=1)
+    return float(np.mean(2 * hits / np.maximum(size, 1)))

@@ -1,0 +1,75 @@
+"""Published models, counted without a download."""
+
+import json
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from typer.testing import CliRunner
+
+import oelm
+from oelm.cli.main import app
+from oelm.inspection import inspect_model, model_flops
+from oelm.models.known import KNOWN, named_config
+
+
+def inspect(*arguments: str) -> dict:
+    done = CliRunner().invoke(app, ["inspect", *arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_the_published_counts_of_bert_base_with_three_labels():
+    facts = inspect("bert-base", "--labels", "3", "--method", "oelm_freeze")
+    assert facts["total_parameters"] == 109_484_547
+    assert facts["frozen_parameters"] == 14_174_208
+    assert facts["trainable_parameters"] == 95_310_339
+    assert facts["step_flops_vs_baseline"] == pytest.approx(0.946, abs=0.001)  # not 0.43
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_known_model_can_be_frozen(name):
+    facts = inspect_model(name, "oelm_freeze")
+    assert 0 < facts["frozen_parameters"] < facts["total_parameters"]
+    assert 0.9 < facts["step_flops_vs_baseline"] < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "total"), [("gpt2", 124_439_808), ("t5-small", 60_506_624), ("bart-base", 139_420_416)]
+)
+def test_known_sizes_are_the_published_ones(name, total):
+    assert inspect_model(name, "baseline")["total_parameters"] == total
+
+
+def test_a_model_folder_is_inspected_as_what_it_says_it_is(tmp_path):
+    torch.manual_seed(0)
+    config = oelm.GPTConfig(vocab_size=64, d_model=16, num_layers=1, num_heads=2, d_ff=32, max_seq_len=8)
+    oelm.GPT(config).save_pretrained(tmp_path)
+    assert inspect(str(tmp_path), "--method", "oelm_freeze")["frozen_parameters"] == 2 * 16 * 16
+
+
+def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(oelm.OelmError, match=r"'bert-basic' is unknown here .* known: demo, .*bert-base"):
+        inspect_model("bert-basic", "baseline")
+    with pytest.raises(oelm.OelmError, match="is no model folder"):
+        inspect_model(str(tmp_path), "baseline")
+    with pytest.raises(oelm.OelmError, match="positions can be changed only in our own sizes"):
+        inspect_model("bert-base", "baseline", positions="rotary")
+
+
+@pytest.mark.parametrize("method", ["baseline", "oelm_freeze"])
+@pytest.mark.parametrize(("name", "labels"), [("minilm-l6", 3), ("gpt2", None)])
+def test_the_count_is_what_torch_really_computes(name, labels, method):
+    config, model_class = named_config(name, labels)
+    config.num_hidden_layers = 2
+    with torch.device("meta"):
+        model = model_class.from_config(config)
+        ids = torch.zeros(2, 16, dtype=torch.long)
+    oelm.freeze(model, method)
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids).logits.sum().backward()
+    measured = counter.get_flop_counts()["Global"]
+    matmuls = sum(n for op, n in measured.items() if "attention" not in str(op) and "bmm" not in str(op))
+    ours = model_flops(model, sequence_length=16)
+    per_token = ours.step - ours.forward["attention"] - ours.backward["attention"]
+    assert 2 * 16 * per_token == pytest.approx(matmuls, rel=1e-4)

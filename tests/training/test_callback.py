@@ -1,0 +1,115 @@
+"""oelm.FreezeCallback inside transformers' own Trainer."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+
+import oelm
+from architectures import ARCHITECTURES
+from oelm.freezing import tensor_hash
+
+pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate (dev extra)")
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROWS = [
+    {"input_ids": torch.randint(60, (9,), generator=torch.Generator().manual_seed(i)), "labels": i % 2}
+    for i in range(32)
+]
+
+
+def trainer(model, folder, callback, **settings) -> hf.Trainer:
+    arguments = {"max_steps": 12, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "weight_decay": 0.5}
+    arguments |= {"report_to": [], "use_cpu": True, "disable_tqdm": True, "save_strategy": "no", **settings}
+    init = {"model_init": model} if callable(model) and not isinstance(model, torch.nn.Module) else {"model": model}
+    return hf.Trainer(
+        **init, args=hf.TrainingArguments(str(folder), **arguments), train_dataset=ROWS, callbacks=[callback]
+    )
+
+
+def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / "huggingface-trainer.md").read_text()
+    example = text.split("```python\n")[1].split("```")[0].replace("report_to=[]", "report_to=[], use_cpu=True")
+    exec(compile(example, "docs/huggingface-trainer.md", "exec"), {})
+    assert "oelm_freeze: " in capsys.readouterr().out
+    assert json.loads((tmp_path / "frozen-bert" / "freeze.json").read_text())["frozen_parameters"] == 4 * (32 * 32 + 32)
+
+
+def test_frozen_weights_survive_the_trainer_and_the_rest_trains(tmp_path):
+    model = ARCHITECTURES["bert"].model()
+    callback = oelm.FreezeCallback("oelm_freeze", seed=3)
+    work = trainer(model, tmp_path, callback)
+    before = {name: tensor_hash(p) for name, p in model.named_parameters()}
+    work.train()
+    moved = {name for name, p in model.named_parameters() if tensor_hash(p) != before[name]}
+    frozen = set(callback.report.frozen_names)
+    assert len(frozen) == 8
+    assert not moved & frozen and "classifier.weight" in moved
+    assert callback.timing["num_steps_measured"] == 11  # one of twelve is warm-up
+    assert json.loads((tmp_path / "timing_stats.json").read_text()) == callback.timing
+    saved = oelm.FreezeReport.from_json((tmp_path / "freeze.json").read_text())
+    assert saved == callback.report
+
+
+def test_it_freezes_exactly_as_oelm_freeze_does(tmp_path):
+    ours, theirs = ARCHITECTURES["bert"].model(), ARCHITECTURES["bert"].model()
+    callback = oelm.FreezeCallback("oelm_freeze")
+    trainer(ours, tmp_path, callback, seed=5)
+    assert callback.report == oelm.freeze(theirs, "oelm_freeze", seed=5)
+
+
+def test_gpt2_can_be_resumed_from_the_trainers_own_checkpoint(tmp_path):
+    rows = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in ROWS]
+
+    def work(steps: int) -> hf.Trainer:
+        made = trainer(
+            ARCHITECTURES["gpt2"].model(), tmp_path, oelm.FreezeCallback("oelm_freeze"), max_steps=steps,
+            save_strategy="steps", save_steps=4,
+        )  # fmt: skip
+        made.train_dataset = rows
+        return made
+
+    work(4).train()
+    second = work(8)
+    second.train(resume_from_checkpoint=True)
+    assert second.state.global_step == 8
+
+
+def test_a_weight_that_moved_is_noticed(tmp_path):
+    class Meddler(hf.TrainerCallback):
+        def on_step_end(self, args, state, control, model, **kwargs):
+            with torch.no_grad():
+                model.bert.encoder.layer[0].attention.self.key.weight[0, 0] += 1e-6
+
+    work = trainer(ARCHITECTURES["bert"].model(), tmp_path, oelm.FreezeCallback("oelm_freeze"))
+    work.add_callback(Meddler())
+    with pytest.raises(oelm.FrozenChanged, match=r"key.weight changed"):
+        work.train()
+
+
+def test_late_callbacks_new_models_and_foreign_optimizers_are_refused(tmp_path):
+    late = trainer(ARCHITECTURES["bert"].model(), tmp_path, hf.TrainerCallback())
+    late.add_callback(oelm.FreezeCallback("oelm_freeze"))
+    with pytest.raises(oelm.OelmError, match=r"pass it in Trainer\(callbacks="):
+        late.train()
+    again = trainer(lambda: ARCHITECTURES["bert"].model(), tmp_path, oelm.FreezeCallback("oelm_freeze"))
+    with pytest.raises(oelm.OelmError, match="model_init"):
+        again.train()
+    model = ARCHITECTURES["bert"].model()
+    own = hf.Trainer(
+        model,
+        hf.TrainingArguments(str(tmp_path), max_steps=2, report_to=[], use_cpu=True, disable_tqdm=True),
+        train_dataset=ROWS,
+        callbacks=[oelm.FreezeCallback("oelm_freeze")],
+        optimizers=(torch.optim.AdamW(model.parameters()), None),
+    )
+    with pytest.raises(oelm.OelmError, match="optimizer given to the Trainer holds frozen weights"):
+        own.train()
+
+
+def test_an_unknown_method_is_refused_at_once():
+    with pytest.raises(oelm.OelmError, match="'oelm_frieze' is unknown"):
+        oelm.FreezeCallback("oelm_frieze")

@@ -1,0 +1,293 @@
+"""Encoders and GPTs as classifiers, in the same trainer: same promises, other numbers."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+import oelm
+from architectures import ARCHITECTURES
+from oelm.analysis.results import load_runs
+from oelm.data.labelled import TaskData, prepare_task
+from oelm.data.tasks import TaskSource, find_task
+from oelm.runs import RunFolder
+from oelm.training.checkpoints import newest_valid
+from oelm.training.classification import Classification, macro_f1
+from oelm.training.config import RunConfig
+from oelm.training.interruption import Interrupted
+from oelm.training.trainer import train
+
+GOOD, BAD = ("fine", "lovely", "warm"), ("dull", "empty", "cold")
+GPT = {"size": "demo", "overrides": {"d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 64, "max_seq_len": 32}}
+
+
+def sentences(count: int, seed: int) -> list[tuple[str, int]]:
+    """Film reviews whose one telling word decides."""
+    draw = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        label = int(draw.integers(2))
+        filler = ["the film is"] * int(draw.integers(1, 4))
+        rows.append((" ".join([*filler, str(draw.choice(GOOD if label else BAD))]), label))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> TaskData:
+    files = tmp_path_factory.mktemp("reviews")
+    for split, count in (("train", 150), ("validation", 60)):
+        lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in sentences(count, seed=count))]
+        (files / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return prepare_task(TaskSource(find_task("sst2"), files), "bpe:300", files / "task")
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory) -> Path:
+    """Folders `bert` and `gpt2` with small random models that know 320 tokens."""
+    root = tmp_path_factory.mktemp("encoders")
+    for name, model_class, config in (
+        ("bert", hf.BertModel, hf.BertConfig(vocab_size=320, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                                             intermediate_size=48, max_position_embeddings=40)),
+        ("gpt2", hf.GPT2Model, hf.GPT2Config(vocab_size=320, n_embd=32, n_layer=2, n_head=4, n_positions=40,
+                                             eos_token_id=0, bos_token_id=0)),
+    ):  # fmt: skip
+        torch.manual_seed(0)
+        model_class(config).save_pretrained(root / name)
+    return root
+
+
+@pytest.fixture
+def config(task, encoders):
+    """config("bert", "oelm_freeze", max_lr=…) or, with a mapping, config(GPT, …)."""
+
+    def build(model, method="oelm_freeze", *, seed=0, data=None, **training) -> RunConfig:
+        settings = {"epochs": 1, "batch_size": 16, "max_lr": 3e-3, "eval_every": 4, "log_every": 1, **training}
+        return RunConfig.parse(
+            {
+                "method": method,
+                "seed": seed,
+                "model": model if isinstance(model, dict) else {"encoder": str(encoders / model)},
+                "data": {"path": str(data or task.path)},
+                "training": settings,
+                "runtime": {"device": "cpu", "threads": 1},
+            }
+        )
+
+    return build
+
+
+BIDIRECTIONAL = {**GPT, "overrides": {**GPT["overrides"], "causal": False}}
+every_model = pytest.mark.parametrize(
+    "model", ["bert", "gpt2", GPT, BIDIRECTIONAL], ids=["bert", "gpt2", "gpt", "both"]
+)
+
+
+@every_model
+def test_a_classifier_learns_and_its_result_says_how_well(model, config, tmp_path):
+    result = train(config(model, epochs=12, max_lr=5e-3, eval_every=40), tmp_path / "run")
+    final = result["final"]
+    confusion = np.array(final["confusion"])
+    assert final["accuracy"] > 0.9
+    assert confusion.sum() == final["samples"] == 60
+    assert final["accuracy"] == pytest.approx(np.trace(confusion) / 60)
+    assert final["f1"] == pytest.approx(macro_f1(confusion))
+    assert final["classes"] == ["negative", "positive"]
+    assert result["frozen_verified"] and result["frozen_parameters"] > 0
+    assert RunFolder(tmp_path / "run").timing()["final_accuracy"] == final["accuracy"]
+
+
+@every_model
+def test_a_checkpoint_is_a_stock_model_that_gives_the_same_accuracy(model, config, task, tmp_path):
+    result = train(config(model), tmp_path / "run")
+    loaded = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run" / "checkpoints" / "latest").eval()
+    assert loaded.config.id2label == {0: "negative", 1: "positive"}
+    right = 0
+    with torch.no_grad():
+        for number in range(len(task.validation)):
+            ids = torch.tensor(task.validation.row(number).astype(np.int64))[None]
+            right += int(loaded(ids).logits.argmax()) == task.validation.labels[number]
+    assert right / 60 == result["final"]["accuracy"]  # one by one: padding must not have mattered
+
+
+def fingerprint(run: Path) -> dict:
+    folder = RunFolder(run)
+    hashes = json.loads((newest_valid(folder.checkpoints).path / "manifest.json").read_text())["sha256"]
+    names = ("model.safetensors", "optimizer.safetensors", "random.safetensors", "freeze.json")
+    return {
+        "metrics": folder.metrics_file.read_bytes(),
+        "checkpoint": {name: hashes[name] for name in names},
+        "final": folder.result()["final"],
+    }
+
+
+@every_model
+@pytest.mark.parametrize("calls", [[3, 12]])  # 10 batches per epoch: once inside it, once in the next
+def test_resume_is_bitwise(model, calls, config, tmp_path, monkeypatch):
+    run = config(model, epochs=1.5)
+    train(run, tmp_path / "whole")
+    original, count = Classification.batch, 0
+
+    def batch(objective, micro_step):
+        nonlocal count
+        count += 1
+        if count in calls:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(objective, micro_step)
+
+    monkeypatch.setattr(Classification, "batch", batch)
+    for _ in calls:
+        with pytest.raises(Interrupted):
+            train(run, tmp_path / "parts")
+    train(run, tmp_path / "parts")
+    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+
+
+def test_arms_of_a_seed_share_everything_but_queries_and_keys(config, tmp_path):
+    from oelm.training import setup
+    from oelm.training.trainer import Trainer
+
+    states = []
+    for method in ("baseline", "oelm_freeze", "fresh_orthogonal"):
+        folder = RunFolder(tmp_path / method)
+        run = config("bert", method)
+        parts = setup.prepare(run, folder)
+        folder.create(parts.config.to_dict())
+        states.append(Trainer(parts, folder).model.state_dict())
+    for name, tensor in states[0].items():
+        same = all(torch.equal(tensor, other[name]) for other in states[1:])
+        assert same == (not name.endswith(("query.weight", "key.weight"))), name
+
+
+def test_a_pretrained_encoder_keeps_its_row_spaces_and_a_fresh_gpt_has_none(config, tmp_path):
+    train(config("bert"), tmp_path / "bert")
+    train(config(GPT), tmp_path / "gpt")
+    inits = [{s["init"] for s in RunFolder(tmp_path / name).freeze_report()["sites"]} for name in ("bert", "gpt")]
+    assert inits == [{"head_qr"}, {"head_orthogonal"}]
+
+
+def test_epochs_become_steps_and_the_config_runs_again(config, tmp_path):
+    result = train(config("bert", epochs=2), tmp_path / "run")
+    assert result["steps"] == 20  # 150 rows, 16 a batch, the tenth batch smaller
+    again = RunConfig.load(tmp_path / "run" / "config.yaml")
+    assert (again.training.max_steps, again.training.epochs) == (20, 2.0)
+    assert train(again, tmp_path / "run") == result
+    with pytest.raises(oelm.OelmError, match=r"epochs 2 are 20 steps of this data, but max_steps is 7"):
+        train(config("bert", epochs=2, max_steps=7), tmp_path / "other")
+
+
+def test_a_queued_config_with_epochs_is_accepted_when_it_starts(config, tmp_path):
+    RunFolder(tmp_path / "run").create(config("bert").to_dict())
+    assert train(RunConfig.load(tmp_path / "run" / "config.yaml"), tmp_path / "run")["steps"] == 10
+
+
+def test_reports_read_classifiers_like_language_models(config, tmp_path):
+    for method in ("baseline", "oelm_freeze"):
+        for seed in (0, 1):
+            train(config("bert", method, seed=seed), tmp_path / "runs" / f"{method}-{seed}")
+    loaded = load_runs(tmp_path / "runs")
+    assert not loaded.skipped
+    assert [arm.metric.name for arm in loaded.arms] == ["accuracy", "accuracy"]
+    assert [len(arm.scores) for arm in loaded.arms] == [2, 2]
+
+
+# What is refused, before any work
+
+
+def classifier_folder(folder: Path, names: list[str]) -> dict[str, str]:
+    model = ARCHITECTURES["bert"].model()
+    model = hf.BertForSequenceClassification(
+        hf.BertConfig(**{**model.config.to_dict(), "vocab_size": 320, "id2label": dict(enumerate(names))})
+    )
+    model.save_pretrained(folder)
+    return {"encoder": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["only"], r"the data have 2 classes \(negative, positive\), but .* is a classifier of 1 \(only\)"),
+        (["positive", "negative"], r"classifier of positive, negative, the data's classes are negative, positive"),
+    ],
+)
+def test_a_classifier_for_other_classes_is_refused(names, message, config, tmp_path):
+    with pytest.raises(oelm.OelmError, match=message):
+        train(config(classifier_folder(tmp_path / "model", names)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_classifier_for_the_same_classes_is_fine_tuned_further(config, tmp_path):
+    model = classifier_folder(tmp_path / "model", ["Negative", "Positive"])
+    assert train(config(model, "pretrained_frozen"), tmp_path / "run")["steps"] == 10
+
+
+def test_texts_longer_than_the_model_and_foreign_tokenizers_are_refused(config, task, tmp_path, encoders):
+    short = {**GPT, "overrides": {**GPT["overrides"], "max_seq_len": 4}}
+    with pytest.raises(oelm.OelmError, match=rf"texts of {task.longest} tokens, but the model reads at most 4"):
+        train(config(short), tmp_path / "run")
+    with pytest.raises(oelm.OelmError, match="above sequence_length 3"):
+        train(config("bert", sequence_length=3), tmp_path / "run")
+    small = hf.BertModel(hf.BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
+    small.save_pretrained(tmp_path / "small")
+    with pytest.raises(oelm.OelmError, match=r"tokenizer has \d+ ids, but .*small only 50"):
+        train(config({"encoder": str(tmp_path / "small")}), tmp_path / "run")
+    other = prepare_task(TaskSource(find_task("sst2"), task.path.parent), "bpe:280", tmp_path / "task")
+    folder = tmp_path / "bert"
+    hf.BertModel.from_pretrained(encoders / "bert").save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(task.tokenizer_path.read_bytes())
+    with pytest.raises(oelm.OelmError, match=r"tokenised with tokenizer .* but .* has .*prepare the task again"):
+        train(config({"encoder": str(folder)}, data=other.path), tmp_path / "run")
+
+
+def test_a_model_without_known_attention_is_refused(config, tmp_path):
+    settings = {"vocab_size": 320, "embedding_size": 8, "hidden_size": 16, "num_attention_heads": 2}
+    hf.AlbertModel(hf.AlbertConfig(**settings, intermediate_size=16)).save_pretrained(tmp_path / "albert")
+    with pytest.raises(oelm.OelmError, match="has no attention that oelm knows"):
+        train(config({"encoder": str(tmp_path / "albert")}), tmp_path / "run")
+
+
+def test_encoders_epochs_and_looking_ahead_are_refused_for_language_models(config, fables_folder, tmp_path):
+    with pytest.raises(oelm.OelmError, match=r"is for classification, but .* is no prepared task"):
+        train(config("bert", data=fables_folder), tmp_path / "run")
+    with pytest.raises(oelm.OelmError, match="epochs 1 are for classification"):
+        train(config(GPT, data=fables_folder), tmp_path / "run")
+    with pytest.raises(oelm.OelmError, match="see what it should predict"):
+        train(config(BIDIRECTIONAL, data=fables_folder, epochs=None, max_steps=5), tmp_path / "run")
+    with pytest.raises(oelm.OelmError, match="has its own size"):
+        config({"encoder": "x", "size": "demo"})
+
+
+def test_too_few_rows_for_a_batch_and_a_missing_encoder_are_refused(config, tmp_path):
+    with pytest.raises(oelm.OelmError, match="150 training rows, fewer than batch_size 200"):
+        train(config("bert", batch_size=200), tmp_path / "run")
+    with pytest.raises(oelm.OelmError, match=r"model .*nowhere' is unknown here"):
+        train(config("nowhere"), tmp_path / "run")
+
+
+@pytest.mark.shared_data
+def test_a_real_encoder_on_real_sst2(shared_data, minilm, tmp_path):
+    data = prepare_task(TaskSource(find_task("sst2"), shared_data / "sst2"), minilm, tmp_path / "task", train_rows=48)
+    run = RunConfig.parse(
+        {
+            "method": "head_polar_scaled",
+            "model": {"encoder": str(minilm)},
+            "data": {"path": str(data.path)},
+            "training": {
+                "epochs": 1,
+                "batch_size": 16,
+                "max_lr": 1e-4,
+                "eval_tokens": 200,
+                "eval_every": 3,
+                "log_every": 1,
+            },
+            "runtime": {"device": "cpu", "threads": 1},
+        }
+    )
+    result = train(run, tmp_path / "run")
+    assert result["frozen_parameters"] == 12 * (384 * 384 + 384)
+    assert result["final"]["samples"] == 872
+    assert len(RunFolder(tmp_path / "run").metrics("train")) == 3
