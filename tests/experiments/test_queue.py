@@ -15,7 +15,6 @@ from oelm.errors import OelmError
 from oelm.experiments.runner import Slot, command, local_slots, run_all, signals_raise
 from oelm.runs import RunFolder
 
-
 SUITE = [sys.executable, "-m", "oelm", "run", "phase2", "--scale", "smoke", "--slots", "2"]
 LONG = ["--set", "training.max_steps=100000", "--set", "training.eval_every=50000"]
 FOLDERS = [RunFolder(f"runs/smoke/{name}") for name in ("GPT-01/baseline-0", "GPT-02/oelm_freeze-0")]
