@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,24 +12,8 @@ from typer.testing import CliRunner
 
 from oelm.cli.main import app
 from oelm.errors import OelmError
-from oelm.experiments.runner import Slot, command, last_words, local_slots, run_all, signals_raise
+from oelm.experiments.runner import Slot, command, local_slots, run_all, signals_raise
 from oelm.runs import RunFolder
-
-
-def test_a_failed_run_is_told_with_its_last_words_and_the_others_go_on_once(smoke):
-    good, bad = smoke("phase2")
-    bad = replace(bad, config=bad.config.model_copy(deep=True))
-    bad.config.data.path = "data/gone"
-    jobs = run_all([bad, good], slots=1)
-    assert [job.failed for job in jobs] == [True, False]
-    assert "data/gone" in last_words(jobs[0].folder)
-    assert RunFolder(good.folder).result() is not None
-
-    stamp = RunFolder(good.folder).result_file.stat().st_mtime_ns
-    (again,) = run_all([good], slots=1)
-    assert again.process is None
-    assert RunFolder(good.folder).result_file.stat().st_mtime_ns == stamp
-
 
 SUITE = [sys.executable, "-m", "oelm", "run", "phase2", "--scale", "smoke", "--slots", "2"]
 LONG = ["--set", "training.max_steps=100000", "--set", "training.eval_every=50000"]
@@ -48,35 +31,40 @@ def _started(after=20):
     return suite, [folder.status()["pid"] for folder in FOLDERS]
 
 
-def _require_saved(pids):
-    for folder, pid in zip(FOLDERS, pids, strict=True):
+def _require_saved():
+    for folder in FOLDERS:
         assert folder.status()["state"] == "interrupted"
         assert (folder.checkpoints / "latest").exists()
-        assert not Path(f"/proc/{pid}").exists()
+
+
+def _require_gone(pids):
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 def test_ctrl_c_checkpoints_and_stops_all_and_the_same_command_goes_on(workplace):
     suite, pids = _started()
     suite.send_signal(signal.SIGINT)
     assert suite.wait(60) == 130
-    _require_saved(pids)
+    _require_saved()
+    _require_gone(pids)
 
     before = FOLDERS[0].status()["step"]
     suite, pids = _started(after=before)
     assert CliRunner().invoke(app, ["stop", "--all", "--in", "runs"]).exit_code == 0
     assert suite.wait(60) == 143  # else it would have started the next run in the place of a stopped one
-    _require_saved(pids)
+    _require_saved()
+    _require_gone(pids)
     assert f"from step {before}" in FOLDERS[0].log_file.read_text()
 
 
 def test_the_runs_of_a_killed_suite_save_themselves(workplace):
-    suite, pids = _started()
+    suite, _ = _started()
     suite.kill()
     suite.wait()
     deadline = time.monotonic() + 30
     while any(folder.locked for folder in FOLDERS) and time.monotonic() < deadline:
         time.sleep(0.1)
-    _require_saved(pids)
+    _require_saved()
 
 
 def test_two_suites_cannot_have_the_same_run(smoke):
