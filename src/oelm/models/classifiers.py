@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from oelm.data.tokenization import load_tokenizer, tokenizer_hash
 from oelm.errors import OelmError
 from oelm.models.gpt import GPTConfig
 from oelm.models.known import read_config
@@ -47,29 +46,6 @@ def encoder_config(encoder: str, classes: Sequence[str]) -> Any:
             "use an encoder without a classifier's head, or prepare the data with the same classes in the same order"
         )
     return config
-
-
-def require_fit(config: Any, encoder: str | None, *, vocab_size: int, longest: int, tokenizer: str) -> None:
-    """Refuse data that the model cannot read: another tokenizer, ids out of range, longer texts."""
-    name = encoder or "the model"
-    if encoder and (Path(encoder) / "tokenizer.json").is_file():
-        own = tokenizer_hash(load_tokenizer(encoder))
-        if own != tokenizer:
-            raise OelmError(
-                f"the data were tokenised with tokenizer {tokenizer[:12]}, but {encoder} has {own[:12]}; "
-                f"prepare the task again with --tokenizer {encoder}"
-            )
-    if vocab_size > config.vocab_size:
-        raise OelmError(
-            f"the data's tokenizer has {vocab_size} ids, but {name} only {config.vocab_size}; "
-            "prepare the task again with the model's own tokenizer"
-        )
-    room = longest_input(config)
-    if room is not None and longest > room:
-        raise OelmError(
-            f"the data have texts of {longest} tokens, but {name} reads at most {room}; "
-            f"prepare the task again with --max-length {room}"
-        )
 
 
 def longest_input(config: Any) -> int | None:

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from oelm.data import labelled
 from oelm.data.labelled import TaskData
+from oelm.data.tokenization import load_tokenizer, tokenizer_hash
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.freezing import freeze
@@ -89,9 +91,7 @@ def _classification(config: RunConfig, device: torch.device) -> Parts:
         shape = classifiers.encoder_config(encoder, data.classes)
     else:
         shape = classifiers.gpt_classifier_config(model_config(config, data.vocab_size), data.classes)
-    classifiers.require_fit(
-        shape, encoder, vocab_size=data.vocab_size, longest=data.longest, tokenizer=data.tokenizer_hash
-    )
+    _require_fit(shape, encoder, vocab_size=data.vocab_size, longest=data.longest, tokenizer=data.tokenizer_hash)
     with torch.device("meta"):
         empty = classifiers.build_classifier(shape, None)
     if training.epochs is not None:
@@ -112,6 +112,31 @@ def _open_data(path: Path) -> TokenData:
     """Prepared data whose bytes are those of its manifest; a corpus that takes minutes to hash is trusted by size."""
     size = sum(file.stat().st_size for file in path.glob("*.bin"))
     return TokenData.open(path, verify=size <= HASHED_BYTES)
+
+
+def _require_fit(config: Any, encoder: str | None, *, vocab_size: int, longest: int, tokenizer: str) -> None:
+    """Refuse data that the model cannot read: another tokenizer, ids out of range, longer texts."""
+    from oelm.models.classifiers import longest_input
+
+    name = encoder or "the model"
+    if encoder and (Path(encoder) / "tokenizer.json").is_file():
+        own = tokenizer_hash(load_tokenizer(encoder))
+        if own != tokenizer:
+            raise OelmError(
+                f"the data were tokenised with tokenizer {tokenizer[:12]}, but {encoder} has {own[:12]}; "
+                f"prepare the task again with --tokenizer {encoder}"
+            )
+    if vocab_size > config.vocab_size:
+        raise OelmError(
+            f"the data's tokenizer has {vocab_size} ids, but {name} only {config.vocab_size}; "
+            "prepare the task again with the model's own tokenizer"
+        )
+    room = longest_input(config)
+    if room is not None and longest > room:
+        raise OelmError(
+            f"the data have texts of {longest} tokens, but {name} reads at most {room}; "
+            f"prepare the task again with --max-length {room}"
+        )
 
 
 def model_config(config: RunConfig, vocab_size: int) -> GPTConfig:
