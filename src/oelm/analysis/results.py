@@ -124,8 +124,6 @@ def _run_folders(path: Path) -> list[RunFolder]:
 
 def _read(folder: RunFolder) -> Run:
     config, result, status = RunFolder.open(folder.path).config(), folder.result(), folder.status()
-    if not isinstance(config, dict):
-        raise OelmError(f"{folder.config_file} holds no settings")
     run = Run(
         name=folder.name,
         folder=folder,
