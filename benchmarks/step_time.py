@@ -22,10 +22,11 @@ from oelm.training.interleaved import Step, interleave, ratio
 
 WIDTH, LAYERS, HEADS, LENGTH, BATCH, VOCABULARY = 512, 6, 8, 512, 4, 4096
 OURS_LIMIT, FROZEN_MARGIN = 0.75, 0.02
-ARMS = ("gpt2", "baseline", "oelm_freeze")
+ARMS = ("gpt2", "gpt2_fused", "baseline", "oelm_freeze")
+"""GPT-2 with AdamW as torch gives it by default, and with the fused AdamW that our trainer uses."""
 
 
-def gpt2_step(tokens: torch.Tensor, settings: TrainingSection) -> Step:
+def gpt2_step(tokens: torch.Tensor, settings: TrainingSection, fused: bool) -> Step:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -38,6 +39,7 @@ def gpt2_step(tokens: torch.Tensor, settings: TrainingSection) -> Step:
         lr=settings.max_lr,
         betas=(settings.beta1, settings.beta2),
         weight_decay=settings.weight_decay,
+        fused=fused,
     )
 
     def step() -> float:
@@ -56,8 +58,8 @@ def build(arm: str) -> tuple[Step, int]:
     torch.manual_seed(0)
     settings = TrainingSection(max_steps=1000)
     tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1))
-    if arm == "gpt2":
-        return gpt2_step(tokens[:, :-1].contiguous(), settings), 0
+    if arm.startswith("gpt2"):
+        return gpt2_step(tokens[:, :-1].contiguous(), settings, fused=arm == "gpt2_fused"), 0
     model = oelm.GPT(
         oelm.GPTConfig(
             vocab_size=VOCABULARY, d_model=WIDTH, num_layers=LAYERS, num_heads=HEADS, d_ff=4 * WIDTH,
@@ -98,6 +100,7 @@ def main() -> None:
         "shape": f"{WIDTH} wide, {LAYERS} layers, {BATCH} × {LENGTH} tokens, vocabulary {VOCABULARY}",
         "threads": torch.get_num_threads(),
         "baseline / gpt2": {**ratio(seconds["baseline"], seconds["gpt2"]), "limit": OURS_LIMIT},
+        "baseline / gpt2_fused": {**ratio(seconds["baseline"], seconds["gpt2_fused"]), "limit": OURS_LIMIT},
         "oelm_freeze / baseline": {
             **ratio(seconds["oelm_freeze"], seconds["baseline"]),
             "limit": 1 - saving + FROZEN_MARGIN,
@@ -111,7 +114,7 @@ def main() -> None:
         print(json.dumps(facts, indent=2))
         return
     print(facts["shape"], f"({facts['threads']} threads)")
-    for name in ("baseline / gpt2", "oelm_freeze / baseline"):
+    for name in ("baseline / gpt2", "baseline / gpt2_fused", "oelm_freeze / baseline"):
         row = facts[name]
         verdict = "within" if row["ratio"] <= row["limit"] else "ABOVE"
         print(
@@ -119,7 +122,7 @@ def main() -> None:
             + (f", FLOPs predict {row['predicted_by_flops']:.3f}" if "predicted_by_flops" in row else "")
         )
     for arm, size in memory.items():
-        print(f"peak memory of {arm:12s} {size / 1e6:8.0f} MB")
+        print(f"peak memory of {arm:12s} {size / 1e6:8.0f} MB, {size / memory['gpt2']:.2f} of gpt2's")
 
 
 if __name__ == "__main__":
