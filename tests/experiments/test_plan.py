@@ -1,6 +1,5 @@
 """From experiments to runs: shared where they compute the same, refused where they do not."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -69,16 +68,8 @@ def test_an_unreadable_folder_is_no_obstacle_to_planning(workplace):
 
 
 ENCODERS = [name for name in catalog() if experiment(name).task is not None]
-CAN_CLASSIFY = importlib.util.find_spec("oelm.data.labelled") is not None
 
 
-@pytest.mark.skipif(CAN_CLASSIFY, reason="this version trains encoders")
-def test_without_encoders_their_entries_say_so(workplace):
-    with pytest.raises(OelmError, match="XNLI-01 fine-tunes an encoder on xnli, which this version cannot run yet"):
-        planned("XNLI-01")
-
-
-@pytest.mark.skipif(not CAN_CLASSIFY, reason="this version trains no encoders")
 @pytest.mark.parametrize("name", ENCODERS)
 def test_every_encoder_entry_runs_at_smoke_scale_and_knows_its_full_size(smoke, name):
     (run,) = smoke(name)

@@ -1,12 +1,14 @@
 """The one place where a classification experiment becomes run configs: its task prepared, its encoder named."""
 
 import csv
-import importlib.util
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from oelm.data.corpora import documents, find_source
+from oelm.data.labelled import prepare_task
+from oelm.data.tasks import TaskSource, find_task
 from oelm.data.tokens import data_directory
 from oelm.errors import OelmError
 from oelm.experiments.entries import Experiment
@@ -28,19 +30,11 @@ def plan_classification(
     prepare_data: bool = True,
 ) -> list[PlannedRun]:
     """As `plan`, for an encoder on a task. `--set model.encoder=FOLDER` puts another encoder in the catalog's place."""
-    if importlib.util.find_spec("oelm.data.labelled") is None:
-        raise OelmError(
-            f"{experiment.name} fine-tunes an encoder on {experiment.dataset}, which this version cannot run yet; "
-            "the language models (GPT-01 … GPT-07, controls) can"
-        )
     data = _prepared(experiment, settings, data_root_given) if prepare_data else PreparedData(_folder(experiment))
     return plan(experiment, data, root, threads=threads, seeds=seeds, settings=settings)
 
 
 def _prepared(experiment: Experiment, settings: Sequence[str], given: Path | None) -> PreparedData:
-    from oelm.data.labelled import prepare_task
-    from oelm.data.tasks import TaskSource, find_task
-
     task = experiment.task
     assert task is not None
     model = with_settings({"model": experiment.model}, [s for s in settings if s.startswith("model.")])["model"]
@@ -83,8 +77,6 @@ def _toy_files(task: str) -> Path:
 
 
 def _toy_rows(task: str, split: str, rows: int) -> Iterator[list[Any]]:
-    from oelm.data.corpora import documents, find_source
-
     texts = documents(find_source(["fables"], megabytes=0.2, validation_megabytes=0.05), split)
     lines = [" ".join(text.split()[:12]) for text, _ in zip(texts, range(rows), strict=False)]
     draw = random.Random(0)

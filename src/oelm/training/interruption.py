@@ -2,7 +2,10 @@
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
+
+ECHO_SECONDS = 1.0
 
 
 class Interrupted(Exception):
@@ -14,10 +17,15 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """While active, remembers the first signal; a second one acts as usual, so that nobody is held hostage."""
+    """While active, remembers the first signal; a later one acts as usual, so that nobody is held hostage.
+
+    One request may arrive several times at once: from the terminal and from a launcher, or from each dying thread of
+    the process that started us. Within `ECHO_SECONDS` it is the same request.
+    """
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+        self._asked_at = 0.0
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequest":
@@ -30,8 +38,11 @@ class StopRequest:
         self._restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal_number = number
-        self._restore()
+        if self.signal_number is None:
+            self.signal_number, self._asked_at = number, time.monotonic()
+        elif time.monotonic() - self._asked_at > ECHO_SECONDS:
+            self._restore()
+            signal.raise_signal(number)
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():
