@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from oelm.errors import OelmError, unknown
 from oelm.files import write_tensors
+from oelm.models.kernels import blocked_attention_pays, causal_attention, vocabulary_loss
 
 MODEL_TYPE = "oelm_gpt"
 INIT_STD = 0.02
@@ -133,10 +134,9 @@ class GPT(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         hidden = self.hidden(input_ids, position_ids=position_ids, attention_mask=attention_mask, cache=cache)
-        logits = self.head(hidden)
         if targets is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+            return self.head(hidden)
+        return vocabulary_loss(hidden.flatten(0, 1), self.embedding.weight, targets.flatten())
 
     def hidden(
         self,
@@ -251,7 +251,10 @@ class CausalSelfAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         # One new token against a cache needs no mask at all.
         causal = self.is_causal and mask is None and q.shape[2] == k.shape[2]
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+        if causal and not dropout and blocked_attention_pays(q):
+            y = causal_attention(q, k, v)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.output_dropout(self.output(y.transpose(1, 2).flatten(2)))
 
     def _heads(self, x: Tensor) -> Tensor:

