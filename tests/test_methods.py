@@ -51,10 +51,10 @@ def test_a_method_can_be_given_as_a_mapping():
         ({"name": "x", "query": {"frozn": True}}, "'frozn' is unknown; did you mean 'frozen'"),
         (
             {"name": "x", "query": {"frozen": "false"}},
-            "frozen of query in method 'x' is 'false'; it must be true or false",
+            "frozen of query of method 'x' is 'false'; it must be true or false",
         ),
-        ({"name": "x", "key": {"init": 5}}, "init of key in method 'x' is 5; it must be a name"),
-        ({"name": "x", "aliases": 5}, "aliases of method 'x' are 5; give a list"),
+        ({"name": "x", "key": {"init": 5}}, "init of key of method 'x' is 5; it must be a name"),
+        ({"name": "x", "aliases": 5}, "aliases of method 'x' is 5; it must be a list"),
         ({"name": "x", "query": "frozen"}, "query of method 'x' is 'frozen'; give a mapping"),
     ],
 )

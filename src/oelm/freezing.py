@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from oelm.errors import OelmError, unknown
 from oelm.methods import Method, method
 from oelm.orthogonal import INITIALISATIONS, KEEPS_SCALE, orthonormality_error
-from oelm.sites import Site, attention_sites
+from oelm.projections import CONFIG_KEY, FixedProjection, Projection, dense, describe, stand_in
+from oelm.sites import Site, attention_sites, ffn_sites
+from oelm.strategies import Part, layer_numbers
 
 
 class FrozenChanged(Exception):
@@ -29,7 +31,7 @@ class FrozenChanged(Exception):
 
 @dataclass(frozen=True)
 class SiteReport:
-    """One query or key projection after freezing. Without weights (meta device) there is no error and no hash.
+    """One query, key or FFN matrix after freezing. Without weights (meta device) there is no error and no hash.
 
     Rows that must be shorter than 1 (T5's queries) are judged at the length they must have.
     """
@@ -45,6 +47,9 @@ class SiteReport:
     hashes: Mapping[str, str]
     """sha256 of every frozen tensor at this site (weight and, where there is one, bias), by parameter name."""
     kind: str = "self"
+    projection: str = "dense"
+    pieces: tuple[str, ...] = ()
+    pieces_parameters: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,10 @@ class FreezeReport:
         return cls(
             method=Method.from_dict(values["method"]),
             seed=values["seed"],
-            sites=tuple(SiteReport(**{**site, "shape": tuple(site["shape"])}) for site in values["sites"]),
+            sites=tuple(
+                SiteReport(**{**site, "shape": tuple(site["shape"]), "pieces": tuple(site.get("pieces", ()))})
+                for site in values["sites"]
+            ),
             total_parameters=values["total_parameters"],
             frozen_parameters=values["frozen_parameters"],
         )
@@ -93,15 +101,16 @@ class FreezeReport:
         return cls.from_dict(json.loads(text))
 
     def __str__(self) -> str:
-        header = ("layer", "role", "heads", "shape", "init", "state", "‖WWᵀ−I‖max")
+        header = ("layer", "role", "heads", "shape", "init", "pieces", "state", "‖WWᵀ−I‖max")
         rows = [
             (
                 str(s.layer),
-                s.role if s.kind == "self" else f"{s.kind} {s.role}",
+                s.role if s.kind in ("self", s.role) else f"{s.kind} {s.role}",
                 str(s.num_heads),
                 "×".join(map(str, s.shape)),
                 s.init,
-                "frozen" if s.frozen else "trains",
+                ", ".join(s.pieces),
+                "no weights" if s.projection != "dense" else "frozen" if s.frozen else "trains",
                 "" if s.orthonormality_error is None else f"{s.orthonormality_error:.1e}",
             )
             for s in self.sites
@@ -127,17 +136,16 @@ def freeze(
     them. By default it is asked of the model: transformers notes where weights were loaded from.
     """
     chosen = method(method_spec)
-    sites = attention_sites(model)
+    sites = _sites(model, chosen)
     if pretrained is None:
         pretrained = bool(getattr(model, "name_or_path", ""))
-    inits = {role: _initialisation(chosen, role, pretrained) for role in ("query", "key")}
-    for site in sites:
-        _require_matrix(site.module(model), site)
-    generators = [_generator(seed, place, site) for place, site in enumerate(sites)]
+    parts = _parts(model, sites, chosen)
+    inits = [_initialisation(chosen, site.role, part, pretrained) for site, part in zip(sites, parts, strict=True)]
     reports = tuple(
-        _treat(model, site, chosen, inits[site.role], generator)
-        for site, generator in zip(sites, generators, strict=True)
+        _treat(model, site, part, init, _generator(seed, place, site))
+        for place, (site, part, init) in enumerate(zip(sites, parts, inits, strict=True))
     )
+    _note_projections(model)
     total = sum(p.numel() for p in model.parameters())
     frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
     return FreezeReport(chosen, seed, reports, total, frozen)
@@ -148,13 +156,14 @@ def hold(model: nn.Module, report: FreezeReport) -> None:
     attention_sites(model)  # splits what is fused, as freeze() did
     parameters = dict(model.named_parameters())
     for name in report.frozen_names:
-        parameters[name].requires_grad_(False)
+        if name in parameters:  # the others are buffers, which never train
+            parameters[name].requires_grad_(False)
     audit(model, report)
 
 
 def audit(model: nn.Module, report: FreezeReport) -> None:
     """Raise FrozenChanged unless every frozen tensor is bit for bit what `freeze` left, with no gradient."""
-    parameters = dict(model.named_parameters())
+    parameters = {**dict(model.named_buffers()), **dict(model.named_parameters())}
     problems = []
     for site in report.sites:
         for name, expected in site.hashes.items():
@@ -179,36 +188,130 @@ def tensor_hash(tensor: Tensor) -> str:
     return digest.hexdigest()
 
 
-def _initialisation(chosen: Method, role: str, pretrained: bool) -> str:
-    part = chosen.part(role)
+def _sites(model: nn.Module, chosen: Method) -> list[Site]:
+    """Every place the method may touch; what cannot be treated is refused before anything is changed."""
+    sites = attention_sites(model)
+    if chosen.ffn != Part():
+        found = ffn_sites(model)
+        if not found:
+            raise OelmError(
+                f"method {chosen.name!r} freezes FFN matrices, but oelm knows none in {type(model).__name__}; "
+                "use a method for queries and keys only, or add its class to FFN_LAYOUTS in oelm/sites.py"
+            )
+        sites += found
+    for site in sites:
+        module = site.module(model)
+        if isinstance(module, Projection | FixedProjection):
+            raise OelmError(f"{site.path} was replaced by an earlier oelm.freeze; start from a fresh model")
+        _require_matrix(module, site)
+    return sites
+
+
+def _parts(model: nn.Module, sites: list[Site], chosen: Method) -> list[Part]:
+    """What happens at every site: the method's part for its role, in the layers it applies to."""
+    layers = set(layer_numbers(chosen.layers, 1 + max(site.layer for site in sites)))
+    parts = [chosen.part(site.role) if site.layer in layers else Part() for site in sites]
+    if chosen.ratio is None:
+        return parts
+    kept = _within_ratio(model, sites, parts, chosen)
+    return [part if site in kept else Part() for site, part in zip(sites, parts, strict=True)]
+
+
+def _within_ratio(model: nn.Module, sites: list[Site], parts: list[Part], chosen: Method) -> list[Site]:
+    """The first frozen sites, queries and keys before FFN, whose weights come nearest to the wanted share."""
+    total = sum(p.numel() for p in model.parameters())
+    target, frozen, size = (chosen.ratio or 0) * total, 0, 0
+    kept: list[Site] = []
+    for site, part in zip(sites, parts, strict=True):
+        size = sum(t.numel() for _, t in _tensors(model, site))
+        if not part.frozen:
+            continue
+        if abs(frozen + size - target) > abs(frozen - target):
+            return kept
+        frozen += size
+        kept.append(site)
+    if kept and target - frozen > size:
+        raise OelmError(
+            f"ratio {chosen.ratio:g} of method {chosen.name!r} cannot be met: all its queries, keys and FFN matrices "
+            f"are {frozen / total:.3f} of the model's parameters; ask for at most that"
+        )
+    return kept
+
+
+def _initialisation(chosen: Method, role: str, part: Part, pretrained: bool) -> str:
     name = part.init_pretrained if pretrained and part.init_pretrained else part.init
     if name not in INITIALISATIONS:
         raise unknown(f"initialisation of {role} in method {chosen.name!r}", name, INITIALISATIONS)
     return name
 
 
-def _treat(model: nn.Module, site: Site, chosen: Method, init: str, generator: torch.Generator) -> SiteReport:
-    """Initialise one projection and freeze it if the method says so."""
-    weight: Tensor = site.module(model).weight  # type: ignore[assignment]
-    frozen = chosen.part(site.role).frozen
-    error, hashes = None, dict.fromkeys((name for name, _ in _tensors(model, site)), "") if frozen else {}
-    unit = 1.0 if init in KEEPS_SCALE else site.unit
-    if not weight.is_meta:
+def _treat(model: nn.Module, site: Site, part: Part, init: str, generator: torch.Generator) -> SiteReport:
+    """Initialise one projection, replace or equip it, and freeze it, as the method says."""
+    standing = site.module(model)
+    weight: Tensor = standing.weight  # type: ignore[assignment]
+    rows, width = weight.shape
+    unit = 1.0 if init in KEEPS_SCALE and part.projection == "dense" else site.unit
+    if part.projection == "dense" and not weight.is_meta:
         with torch.no_grad():
             weight.copy_(unit * INITIALISATIONS[init](weight, site.num_heads, generator))
-        error = orthonormality_error(weight / unit, site.num_heads)
-        hashes = {name: tensor_hash(tensor) for name, tensor in _tensors(model, site)} if frozen else {}
-    if frozen:  # never the other way round: what a user froze before stays frozen
-        for _, tensor in _tensors(model, site):
-            tensor.requires_grad_(False)
-    rows, width = weight.shape
-    heads, shape = site.num_heads, (rows, width)
-    return SiteReport(site.path, site.role, site.layer, heads, shape, init, frozen, error, hashes, site.kind)
+    extra = 0
+    if part.projection != "dense" or part.pieces.names:
+        module = stand_in(standing, part.projection, site.num_heads, part.pieces, unit, generator)
+        model.set_submodule(site.path, module)
+        extra = sum(p.numel() for p in module.learned.values()) if isinstance(module, Projection) else 0
+    hashes = {}
+    if part.frozen:  # never the other way round: what a user froze before stays frozen
+        for name, tensor in _tensors(model, site):
+            if isinstance(tensor, nn.Parameter):
+                tensor.requires_grad_(False)
+            hashes[name] = "" if tensor.is_meta else tensor_hash(tensor)
+    return SiteReport(
+        site.path,
+        site.role,
+        site.layer,
+        site.num_heads,
+        (rows, width),
+        init if part.projection == "dense" else part.projection,
+        part.frozen,
+        None if weight.is_meta else _error(site.module(model), site, unit),
+        hashes,
+        site.kind,
+        part.projection,
+        tuple(part.pieces.names),
+        extra,
+    )
 
 
-def _tensors(model: nn.Module, site: Site) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, parameter in site.module(model).named_parameters():
-        yield f"{site.path}.{name}", parameter
+def _error(module: nn.Module, site: Site, unit: float) -> float:
+    """How far the base projection is from orthonormal; FFN matrices are judged by their shorter side."""
+    base = module.base if isinstance(module, Projection) else module
+    weight: Tensor = dense(base).weight if isinstance(base, FixedProjection) else base.weight  # type: ignore[assignment]
+    if site.role == "ffn" and weight.shape[0] > weight.shape[1]:
+        weight = weight.T
+    return orthonormality_error(weight / unit, site.num_heads)
+
+
+def _tensors(model: nn.Module, site: Site) -> Iterator[tuple[str, Tensor]]:
+    """What is frozen at a site: the base projection's weights and buffers, but of an FFN only the matrix."""
+    module, prefix = site.module(model), site.path
+    if isinstance(module, Projection):
+        module, prefix = module.base, f"{prefix}.base"
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if site.role != "ffn" or name == "weight":
+            yield f"{prefix}.{name}", tensor
+
+
+def _note_projections(model: nn.Module) -> None:
+    """A Hugging Face model's own config must say what stands in it, or its files could not be loaded again."""
+    config, described = getattr(model, "config", None), describe(model)
+    if not described or not hasattr(config, "to_diff_dict"):
+        return
+    setattr(config, CONFIG_KEY, described)
+    if any(facts["pieces"].get("shift") for facts in described.values()):
+        # One new token at a time, the previous one's input is not at hand.
+        for holder in (config, getattr(model, "generation_config", None)):
+            if holder is not None:
+                holder.use_cache = False
 
 
 def _generator(seed: int, place: int, site: Site) -> torch.Generator:

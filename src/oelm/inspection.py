@@ -17,6 +17,7 @@ from oelm.errors import OelmError
 from oelm.freezing import FreezeReport, freeze
 from oelm.methods import method
 from oelm.models.gpt import GPT, SIZES, GPTConfig
+from oelm.projections import Projection, replaced
 from oelm.runs import checkpoint_bytes
 from oelm.sites import attention_sites
 
@@ -69,12 +70,16 @@ def model_flops(model: nn.Module, *, sequence_length: int, causal: bool | None =
         group = _group(path, qk)
         share = sequence_length if group == "head" and (classifier or "pooler" in path) else 1
         matmuls.append(Matmul(group, round(weight.numel() / share), trained=weight.requires_grad))
+    for _, module in replaced(model):
+        for parameter in module.learned.values() if isinstance(module, Projection) else ():
+            if parameter.ndim > 1:  # gains, scales and shifts are no products
+                matmuls.append(Matmul("qk", parameter.numel(), trained=parameter.requires_grad))
     head = getattr(model, "embedding", None)  # our GPT reads its logits off the embedding matrix
     if isinstance(head, nn.Embedding):
         matmuls.append(Matmul("head", head.weight.numel(), trained=head.weight.requires_grad))
     attention = 0
     for site in (site for site in sites if site.role == "query"):
-        width = model.get_parameter(f"{site.path}.weight").shape[0]
+        width = int(site.module(model).out_features)  # type: ignore[arg-type]
         looks_back = _is_causal(model, site.path) if causal is None else causal
         attention += attention_flops(width, sequence_length, looks_back)
     return count(matmuls, attention)
@@ -82,7 +87,7 @@ def model_flops(model: nn.Module, *, sequence_length: int, causal: bool | None =
 
 def _group(path: str, qk: set[str]) -> str:
     """By name: what is in no numbered layer comes before all of them (embeddings) or after (heads)."""
-    if path in qk:
+    if path in qk or path.removesuffix(".base") in qk:
         return "qk"
     if not re.search(r"\.\d+\.", f".{path}."):
         return "ffn" if "embed" in path else "head"

@@ -1,80 +1,23 @@
-"""The methods: how queries and keys start, and whether they train. Data, no branches, no torch.
+"""The named methods: how queries and keys start, and whether they train. Data, no branches, no torch.
 
 A method says nothing about models; `oelm.freezing` applies it wherever `oelm.sites` finds a query or a key.
-A new method is a row of METHODS:
+A new method is a row of METHODS; a variation needs no row (`oelm.modifiers`):
 
 >>> method("oelm_v2").name, method("oelm_v2").query.frozen
 ('oelm_freeze', True)
+>>> method("oelm_freeze+rank=8").name
+'oelm_freeze+rank=8'
 >>> Method.from_dict(method("k_only").to_dict()) == method("k_only")
 True
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from oelm.errors import OelmError, unknown
-
-
-@dataclass(frozen=True)
-class Part:
-    """What happens to one role (all queries, or all keys) of a model."""
-
-    init: str = "keep"
-    """A row of `oelm.orthogonal.INITIALISATIONS`; "keep" leaves the model's own weights."""
-    init_pretrained: str | None = None
-    """Used instead of `init` when the model's weights were pretrained, so that they are not thrown away."""
-    frozen: bool = False
-
-
-@dataclass(frozen=True)
-class Method:
-    """An initialisation and a freezing rule for each role. Every field has a default that changes nothing."""
-
-    name: str
-    summary: str = ""
-    query: Part = field(default_factory=Part)
-    key: Part = field(default_factory=Part)
-    aliases: tuple[str, ...] = ()
-
-    def part(self, role: str) -> Part:
-        return getattr(self, role)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain types only, so that it goes through YAML and JSON and back."""
-        return {**asdict(self), "aliases": list(self.aliases)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Method":
-        known = [f.name for f in fields(cls)]
-        if "name" not in values:
-            raise OelmError(f"a method needs a name; given: {', '.join(values) or 'nothing'}")
-        for key in values:
-            if key not in known:
-                raise unknown(f"field of method {values['name']!r}", key, known)
-        aliases = values.get("aliases", ())
-        if not isinstance(aliases, list | tuple):
-            raise OelmError(f"aliases of method {values['name']!r} are {aliases!r}; give a list of names")
-        parts = {role: _part(values["name"], role, values[role]) for role in ROLES if role in values}
-        return cls(**{**values, **parts, "aliases": tuple(aliases)})
-
-
-ROLES = ("query", "key")
-_KINDS = {"init": "a name", "init_pretrained": "a name or nothing", "frozen": "true or false"}
-
-
-def _part(name: str, role: str, values: Any) -> Part:
-    known = [f.name for f in fields(Part)]
-    if not isinstance(values, Mapping):
-        raise OelmError(f"{role} of method {name!r} is {values!r}; give a mapping with {', '.join(known)}")
-    for key in values:
-        if key not in known:
-            raise unknown(f"field of {role} in method {name!r}", key, known)
-    for key, kind in (("init", str), ("init_pretrained", str | None), ("frozen", bool)):
-        if key in values and not isinstance(values[key], kind):
-            raise OelmError(f"{key} of {role} in method {name!r} is {values[key]!r}; it must be {_KINDS[key]}")
-    return Part(**values)
-
+from oelm.errors import unknown
+from oelm.modifiers import ORTHONORMAL_FFN, modified
+from oelm.strategies import Method as Method
+from oelm.strategies import Part
 
 _orthonormal = Part("head_orthogonal", init_pretrained="head_qr", frozen=True)
 _own = Part()
@@ -146,6 +89,43 @@ METHODS: dict[str, Method] = {
             query=Part("head_orthogonal", frozen=True),
             key=Part("head_orthogonal", frozen=True),
         ),
+        Method(
+            "identity_q",
+            "each head's query is its own slice of the stream: no weights, no product; keys train",
+            query=Part(projection="identity", frozen=True),
+        ),
+        Method(
+            "identity_qk",
+            "each head's query and key are its own slice of the stream: no weights, no product",
+            query=Part(projection="identity", frozen=True),
+            key=Part(projection="identity", frozen=True),
+        ),
+        Method(
+            "permutation_qk",
+            "queries and keys are two fixed shuffles of the stream's channels: no weights, no product",
+            query=Part(projection="permutation", frozen=True),
+            key=Part(projection="permutation", frozen=True),
+        ),
+        Method(
+            "signs_qk",
+            "queries and keys are the stream with fixed random signs: no weights, no product",
+            query=Part(projection="signs", frozen=True),
+            key=Part(projection="signs", frozen=True),
+        ),
+        Method(
+            "hadamard_qk",
+            "queries and keys are shuffled, then turned by a fast Hadamard transform in every head: no weights",
+            query=Part(projection="hadamard", frozen=True),
+            key=Part(projection="hadamard", frozen=True),
+        ),
+        Method("oelm_ffn", "orthonormal, frozen FFN matrices; attention trains", ffn=ORTHONORMAL_FFN),
+        Method(
+            "oelm_qk_ffn",
+            "orthonormal, frozen queries, keys and FFN matrices",
+            query=_orthonormal,
+            key=_orthonormal,
+            ffn=ORTHONORMAL_FFN,
+        ),
         Method("q_only", "only the queries are orthonormal and frozen", query=_orthonormal, key=_own),
         Method("k_only", "only the keys are orthonormal and frozen", query=_own, key=_orthonormal),
     )
@@ -158,12 +138,13 @@ def methods() -> list[Method]:
 
 
 def method(spec: "str | Mapping[str, Any] | Method") -> Method:
-    """A method by name, alias or mapping of its fields."""
+    """A method by name or alias, with modifiers if wanted ("q_only+rank=8"), or a mapping of its fields."""
     if isinstance(spec, Method):
         return spec
     if isinstance(spec, Mapping):
         return Method.from_dict(spec)
+    name, *words = str(spec).split("+")
     for row in METHODS.values():
-        if spec == row.name or spec in row.aliases:
-            return row
-    raise unknown("method", str(spec), [*METHODS, *(a for m in METHODS.values() for a in m.aliases)])
+        if name == row.name or name in row.aliases:
+            return modified(row, words) if words else row
+    raise unknown("method", name, [*METHODS, *(a for m in METHODS.values() for a in m.aliases)])

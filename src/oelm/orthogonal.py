@@ -45,6 +45,19 @@ def published_normal(num_heads: int, head_dim: int, width: int, generator: Gener
     return _normal(num_heads * head_dim, width, PUBLISHED_STD, generator)
 
 
+def semi_orthogonal(weight: Tensor, generator: Generator) -> Tensor:
+    """Fresh, with orthonormal rows or, where there are more rows than columns, orthonormal columns."""
+    return semi_orthogonal_qr(torch.randn(weight.shape, generator=generator, dtype=torch.float64))
+
+
+def semi_orthogonal_qr(weight: Tensor) -> Tensor:
+    """Orthonormal rows (or columns, if there are fewer of them) that span the same space as the given ones."""
+    given = weight.detach().to("cpu", torch.float64)
+    wide = given.shape[0] <= given.shape[1]
+    frame = _orthonormal_columns((given.mT if wide else given)[None])[0]
+    return (frame.mT if wide else frame).float().contiguous()
+
+
 def head_qr(weight: Tensor, num_heads: int) -> Tensor:
     """Orthonormal rows that span, in every head, the same space as the given rows (Gram–Schmidt order)."""
     heads = _as_heads(weight, num_heads)
@@ -137,6 +150,8 @@ INITIALISATIONS: dict[str, Initialisation] = {
     "global_orthogonal": _fresh(global_orthogonal),
     "matched_normal": _fresh(matched_normal),
     "published_normal": _fresh(published_normal),
+    "semi_orthogonal": lambda weight, num_heads, generator: semi_orthogonal(weight, generator),
+    "semi_orthogonal_qr": lambda weight, num_heads, generator: semi_orthogonal_qr(weight),
     "head_qr": _of_weight(head_qr),
     "head_qr_scaled": _with_scale(head_qr),
     "head_polar": _of_weight(head_polar),

@@ -1,63 +1,261 @@
-"""What may stand where a model has its query or key projection.
+"""What may stand where a model has its query or key projection, beside a dense matrix.
 
-`SplitProjection` stands where GPT-2 has one fused matrix for query, key and value: half a matrix cannot be frozen, so
-each part becomes a module of its own. The model's forward pass is untouched, and so is the layout of its files:
-`state_dict`, `save_pretrained` and `load_state_dict` speak of the one fused matrix, in × out, as stock GPT-2 does.
+`FixedProjection` is orthonormal and free: no weights, no gradient, no matrix product. `Projection` carries small
+learned pieces on top of a dense or fixed base. Both take (…, T, width) to (…, T, rows) as the `Linear` they replace.
 
->>> import torch
->>> from transformers.pytorch_utils import Conv1D
->>> fused = Conv1D(12, 4)
->>> split = SplitProjection(fused, ("query", "key", "value"))
->>> x = torch.randn(2, 4)
->>> torch.allclose(split(x), fused(x), atol=1e-6), list(split.state_dict())
-(True, ['weight', 'bias'])
+>>> x = torch.randn(2, 5, 8)
+>>> torch.equal(FixedProjection("identity", 8, 8, num_heads=2)(x), x)
+True
+>>> equipped = Projection(nn.Linear(8, 8), num_heads=2, pieces=Pieces(rank=2, mix=True))
+>>> torch.allclose(equipped(x), equipped.base(x))  # pieces start as if they were not there
+True
+
+A model that holds such modules is described by `describe` and built again by `rebuild`; `merge` turns them back into
+dense matrices, wherever that is possible.
 """
 
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from oelm.errors import OelmError, unknown
+from oelm.strategies import Pieces
+
+CONFIG_KEY = "oelm_projections"
+"""Where a saved model's config.json says which projections it has."""
 
 
-class SplitProjection(nn.Module):
-    """A `Conv1D` (in × out) as several `Linear` (out × in), whose outputs are concatenated again."""
+class FixedProjection(nn.Module):
+    """A fixed orthonormal map of the stream's channels. What it draws is kept in buffers, so files carry it."""
 
-    def __init__(self, fused: nn.Module, parts: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        rows: int,
+        width: int,
+        *,
+        num_heads: int,
+        unit: float = 1.0,
+        bias: bool = False,
+        generator: Generator | None = None,
+    ) -> None:
+        """`bias` says only whether the matrix it stands for had one, for `merge`."""
         super().__init__()
-        weight: Tensor = fused.weight  # type: ignore[assignment]
-        bias: Tensor = fused.bias  # type: ignore[assignment]
-        self.parts = parts
-        rows = weight.shape[1] // len(parts)
-        for number, part in enumerate(parts):
-            chosen = slice(number * rows, (number + 1) * rows)
-            linear = nn.Linear(weight.shape[0], rows, device="meta", dtype=weight.dtype)
-            linear.weight = nn.Parameter(weight.detach()[:, chosen].T.contiguous(), weight.requires_grad)
-            linear.bias = nn.Parameter(bias.detach()[chosen].clone(), bias.requires_grad)
-            self.add_module(part, linear)
-        self.train(fused.training)
-        self.register_state_dict_post_hook(_fuse)
-        self.register_load_state_dict_pre_hook(_divide)
+        if kind not in FIXED:
+            raise unknown("fixed projection", kind, FIXED)
+        if rows != width:
+            raise OelmError(
+                f"a {kind} projection needs as many rows as the stream is wide, but here are {rows} rows and width "
+                f"{width} (grouped or resized heads); use a dense projection, e.g. oelm_freeze"
+            )
+        head_dim = rows // num_heads
+        if kind == "hadamard" and head_dim & (head_dim - 1):
+            raise OelmError(f"a hadamard projection needs a head size that is a power of two, not {head_dim}")
+        self.kind, self.num_heads, self.unit, self.bias = kind, num_heads, unit, bias
+        self.in_features = self.out_features = width
+        # Drawn on the CPU, whatever the default device: the same seed gives the same map everywhere.
+        order = torch.randperm(width, generator=generator, device="cpu")
+        signs = torch.randint(0, 2, (width,), generator=generator, device="cpu") * 2.0 - 1.0
+        for name, value in (("order", order), ("signs", signs)):
+            if name in _DRAWN[kind]:
+                self.register_buffer(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.get_submodule(part)(x) for part in self.parts], dim=-1)
+        y = FIXED[self.kind](self, x)
+        return y if self.unit == 1.0 else y * self.unit
+
+    def extra_repr(self) -> str:
+        return f"{self.kind}, {self.in_features} channels, {self.num_heads} heads"
 
 
-def _fuse(module: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Part by part → the one matrix of the stock layout. Left alone where an adapter has wrapped a part."""
-    names = [f"{prefix}{part}" for part in module.parts]
-    if not all(f"{name}.weight" in state for name in names):
-        return
-    state[f"{prefix}weight"] = torch.cat([state.pop(f"{name}.weight").T for name in names], dim=1).contiguous()
-    state[f"{prefix}bias"] = torch.cat([state.pop(f"{name}.bias") for name in names])
+def _shuffle(module: Any, x: Tensor) -> Tensor:
+    return x[..., module.order]
 
 
-def _divide(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """The one matrix of the stock layout → part by part."""
-    if f"{prefix}weight" not in state:
-        return
-    parts = module.parts
-    weights = state.pop(f"{prefix}weight").chunk(len(parts), dim=1)
-    biases = state.pop(f"{prefix}bias").chunk(len(parts))
-    for part, weight, bias in zip(parts, weights, biases, strict=True):
-        state[f"{prefix}{part}.weight"] = weight.T.contiguous()
-        state[f"{prefix}{part}.bias"] = bias
+def _flip(module: Any, x: Tensor) -> Tensor:
+    return x * module.signs
+
+
+def _hadamard(module: Any, x: Tensor) -> Tensor:
+    """Shuffle, flip signs, then a fast Walsh–Hadamard transform in every head: d·log d additions, no products."""
+    heads = (x[..., module.order] * module.signs).unflatten(-1, (module.num_heads, -1))
+    size = heads.shape[-1]
+    step = 1
+    while step < size:
+        pairs = heads.unflatten(-1, (-1, 2, step))
+        a, b = pairs.unbind(-2)
+        heads = torch.stack((a + b, a - b), dim=-2).flatten(-3)
+        step *= 2
+    return heads.flatten(-2) * size**-0.5
+
+
+FIXED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "identity": lambda module, x: x,
+    "permutation": _shuffle,
+    "signs": _flip,
+    "hadamard": _hadamard,
+}
+"""Every free projection by the name a method uses. A new one is a function above and a row here and in _DRAWN."""
+_DRAWN: dict[str, tuple[str, ...]] = {
+    "identity": (),
+    "permutation": ("order",),
+    "signs": ("signs",),
+    "hadamard": ("order", "signs"),
+}
+
+
+class Projection(nn.Module):
+    """A dense or fixed base with learned pieces; pieces the method does not ask for do not exist."""
+
+    def __init__(self, base: nn.Module, num_heads: int, pieces: Pieces, generator: Generator | None = None) -> None:
+        super().__init__()
+        self.base, self.num_heads, self.pieces = base, num_heads, pieces
+        self.in_features, self.out_features = int(base.in_features), int(base.out_features)  # type: ignore[arg-type]
+        head_dim = self.out_features // num_heads
+        if pieces.rank >= min(self.in_features, self.out_features):
+            raise OelmError(
+                f"rank {pieces.rank} is no saving in a {self.out_features} × {self.in_features} projection; "
+                f"use a rank below {min(self.in_features, self.out_features)}, or train the projection itself"
+            )
+        if pieces.shift:
+            self.shift = nn.Parameter(torch.zeros(self.in_features))
+        if pieces.rank:
+            down = torch.randn(pieces.rank, self.in_features, generator=generator, device="cpu")
+            self.down = nn.Parameter((down * self.in_features**-0.5).to(torch.empty(0).device))
+            self.up = nn.Parameter(torch.zeros(self.out_features, pieces.rank))
+        if pieces.mix:
+            self.mix = nn.Parameter(torch.eye(head_dim).repeat(num_heads, 1, 1))
+        if pieces.gain:
+            self.gain = nn.Parameter(torch.ones(self.out_features))
+        if pieces.scale:
+            self.scale = nn.Parameter(torch.ones(num_heads))
+
+    @property
+    def learned(self) -> dict[str, nn.Parameter]:
+        """The pieces' own parameters by name."""
+        return dict(self.named_parameters(recurse=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        pieces = self.pieces
+        if pieces.shift:
+            previous = F.pad(x, (0, 0, 1, 0))[..., :-1, :]  # nothing comes before the first token
+            x = x + self.shift * (previous - x)
+        y = self.base(x)
+        if pieces.rank:
+            y = y + F.linear(F.linear(x, self.down), self.up)
+        if pieces.mix:
+            y = torch.einsum("...hd,hde->...he", y.unflatten(-1, (self.num_heads, -1)), self.mix).flatten(-2)
+        if pieces.gain:
+            y = y * self.gain
+        if pieces.scale:
+            y = y * self.scale.repeat_interleave(self.out_features // self.num_heads)
+        return y
+
+    def extra_repr(self) -> str:
+        return ", ".join(self.pieces.names)
+
+
+def replaced(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every projection of ours in a model that stands where the model had a matrix, outermost first."""
+    inside: set[str] = set()
+    for path, module in model.named_modules():
+        if isinstance(module, Projection | FixedProjection) and path not in inside:
+            inside.add(f"{path}.base")
+            yield path, module
+
+
+def describe(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """Which projections a model has, by path: enough to build it again around its weights."""
+    result = {}
+    for path, module in replaced(model):
+        base = module.base if isinstance(module, Projection) else module
+        fixed = isinstance(base, FixedProjection)
+        result[path] = {
+            "projection": base.kind if fixed else "dense",
+            "unit": base.unit if fixed else 1.0,
+            "num_heads": module.num_heads,
+            "pieces": asdict(module.pieces) if isinstance(module, Projection) else {},
+        }
+    return result
+
+
+def rebuild(model: nn.Module, described: dict[str, dict[str, Any]]) -> None:
+    """Put the described projections into a model that has none; its weights are still to be loaded."""
+    for path, facts in described.items():
+        standing = model.get_submodule(path)
+        pieces = Pieces(**facts["pieces"])
+        model.set_submodule(path, stand_in(standing, facts["projection"], facts["num_heads"], pieces, facts["unit"]))
+
+
+def stand_in(
+    standing: nn.Module,
+    kind: str,
+    num_heads: int,
+    pieces: Pieces,
+    unit: float = 1.0,
+    generator: Generator | None = None,
+) -> nn.Module:
+    """What takes the place of the module that stands there: a fixed projection, pieces on it, or pieces around it."""
+    weight: Tensor = standing.weight  # type: ignore[assignment]
+    base = standing
+    with torch.device(weight.device):
+        if kind != "dense":
+            rows, width = weight.shape
+            bias = getattr(standing, "bias", None) is not None
+            base = FixedProjection(kind, rows, width, num_heads=num_heads, unit=unit, bias=bias, generator=generator)
+        module = Projection(base, num_heads, pieces, generator) if pieces.names else base
+    return module.to(weight.device, weight.dtype).train(standing.training)
+
+
+def restore(model: nn.Module, described: dict[str, dict[str, Any]], folder: str | Path) -> None:
+    """Give a model that has none the described projections, and all weights of the folder it was saved in."""
+    from safetensors.torch import load_file
+
+    rebuild(model, described)
+    tensors = {name: t for file in sorted(Path(folder).glob("*.safetensors")) for name, t in load_file(file).items()}
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    if unexpected or set(missing) - tied:
+        names = [*unexpected, *sorted(set(missing) - tied)]
+        raise OelmError(
+            f"the weights in {folder} do not fit its config ({', '.join(names[:3])}); give a complete folder"
+        )
+
+
+def described_in(folder: str | Path) -> dict[str, dict[str, Any]]:
+    """The projections that a saved model's config.json names; none if it is no folder or a stock model."""
+    file = Path(folder) / "config.json"
+    return json.loads(file.read_text()).get(CONFIG_KEY, {}) if file.is_file() else {}
+
+
+def merge(model: nn.Module) -> nn.Module:
+    """Turn every projection of ours into one dense matrix, in place: the same function in the stock layout.
+
+    Then the model can be saved and loaded as any other of its kind. Token shift is no matrix, so it cannot be merged.
+    """
+    for path, module in list(replaced(model)):
+        if isinstance(module, Projection) and module.pieces.shift:
+            raise OelmError(f"{path} has a token shift, which no matrix can express; keep the model as it is")
+        model.set_submodule(path, dense(module))
+    return model
+
+
+@torch.no_grad()
+def dense(module: Any) -> nn.Linear:
+    """The matrix and bias of an affine map, read off its values at the origin and the unit vectors."""
+    like = next((t for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()), torch.empty(0))
+    at_zero = module(torch.zeros(1, module.in_features, dtype=like.dtype, device=like.device))
+    columns = module(torch.eye(module.in_features, dtype=like.dtype, device=like.device)) - at_zero
+    base = module.base if isinstance(module, Projection) else module
+    bias = base.bias if isinstance(base, FixedProjection) else base.bias is not None
+    linear = nn.Linear(module.in_features, module.out_features, bias=bias, device=like.device, dtype=like.dtype)
+    linear.weight.copy_(columns.T)
+    if bias:
+        linear.bias.copy_(at_zero[0])
+    return linear.train(module.training)

@@ -1,4 +1,4 @@
-"""Where queries and keys live in each architecture.
+"""Where queries and keys (and the matrices of the feed-forward network) live in each architecture.
 
 A `Layout` describes one attention class: the names of its query and key modules and of its head counts. Sites are found
 by the class of the attention module, so every model built from it is covered, whatever its head. A new architecture
@@ -14,10 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from torch import Tensor, nn
+from torch import nn
 
 from oelm.errors import OelmError
-from oelm.projections import SplitProjection
+from oelm.fused import SplitProjection
+
+_NUMBER = r"(?<=\.)\d+(?=\.)"
+"""A layer's number within a path."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Site:
-    """One query or key projection of a model."""
+    """One query or key projection, or one feed-forward matrix, of a model."""
 
     path: str
     role: str
@@ -64,6 +67,8 @@ class Site:
 _BERT = Layout("query", "key", "num_attention_heads")
 _BERT_CROSS = Layout("query", "key", "num_attention_heads", kind="cross")
 _LLAMA = Layout("q_proj", "k_proj", "config.num_attention_heads", num_key_heads="config.num_key_value_heads")
+
+_BERT_FFN = ("Intermediate", "Output")
 
 LAYOUTS: dict[str, Layout] = {
     "CausalSelfAttention": Layout("query", "key", "num_heads"),  # oelm.models.gpt
@@ -97,6 +102,21 @@ LAYOUTS: dict[str, Layout] = {
 """By attention class; where one class serves two purposes, `name:Class` is the one its owner holds under that name."""
 
 
+FFN_LAYOUTS: dict[str, tuple[str, ...]] = {
+    "FeedForward": ("up", "down"),  # oelm.models.gpt
+    **{f"{name}{part}": ("dense",) for name in ("Bert", "Roberta", "XLMRoberta", "Electra") for part in _BERT_FFN},
+    "FFN": ("lin1", "lin2"),  # DistilBERT
+    "GPT2MLP": ("c_fc", "c_proj"),
+    **{f"{name}MLP": ("gate_proj", "up_proj", "down_proj") for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
+    "T5DenseActDense": ("wi", "wo"),
+    "T5DenseGatedActDense": ("wi_0", "wi_1", "wo"),
+    "BartEncoderLayer": ("fc1", "fc2"),
+    "BartDecoderLayer": ("fc1", "fc2"),
+    "ViTMLP": ("fc1", "fc2"),
+}
+"""The matrices of a feed-forward network, by the class that holds them."""
+
+
 def register_sites(attention_class: str, layout: Layout) -> None:
     """Teach oelm another attention class, by the name of the class."""
     LAYOUTS[attention_class] = layout
@@ -116,6 +136,22 @@ def attention_sites(model: nn.Module) -> list[Site]:
     return sites
 
 
+def ffn_sites(model: nn.Module) -> list[Site]:
+    """Every feed-forward matrix inside a numbered layer, in the order of the model's modules."""
+    return [
+        Site(f"{path}.{name}", "ffn", _layer(path), num_heads=1, kind="ffn")
+        for path, module in model.named_modules()
+        for cls in type(module).__mro__
+        for name in FFN_LAYOUTS.get(cls.__name__, ())
+        if hasattr(module, name) and re.search(_NUMBER, f".{path}.")
+    ]
+
+
+def _layer(path: str) -> int:
+    number = re.search(_NUMBER, f".{path}.")
+    return int(number[0]) if number else 0
+
+
 def _sites_of(path: str, module: nn.Module) -> list[Site]:
     layout = _layout(path, module)
     if layout is None or not layout.fits(module):
@@ -123,8 +159,7 @@ def _sites_of(path: str, module: nn.Module) -> list[Site]:
     for name, parts in layout.fused.items():
         if not isinstance(getattr(module, name), SplitProjection):
             setattr(module, name, SplitProjection(getattr(module, name), parts))
-    number = re.search(r"(?<=\.)\d+(?=\.)", f".{path}.")
-    layer = int(number[0]) if number else 0
+    layer = _layer(path)
     heads = attrgetter(layout.num_heads)(module)
     key_heads = attrgetter(layout.num_key_heads)(module) if layout.num_key_heads else heads
     unit = 1.0 if layout.divides_logits else (_rows(module, layout.query) // heads) ** -0.5
@@ -146,5 +181,4 @@ def _layout(path: str, module: nn.Module) -> Layout | None:
 
 
 def _rows(module: nn.Module, projection: str) -> int:
-    weight: Tensor = module.get_submodule(projection).weight  # type: ignore[assignment]
-    return weight.shape[0]
+    return int(module.get_submodule(projection).out_features)  # type: ignore[arg-type]

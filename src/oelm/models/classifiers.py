@@ -15,6 +15,8 @@ from torch import nn
 from oelm.errors import OelmError
 from oelm.models.gpt import GPTConfig
 from oelm.models.known import read_config
+from oelm.projections import described_in, restore
+from oelm.sites import attention_sites
 
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "data2vec-text")
 """Model types whose positions start after the padding id, so that they have room for fewer tokens than positions."""
@@ -67,6 +69,11 @@ def build_classifier(config: Any, weights: str | Path | None) -> nn.Module:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # a new head is what we want, not news
     try:
+        if described := described_in(weights):
+            model = AutoModelForSequenceClassification.from_config(config)
+            attention_sites(model)  # splits what is fused, so that the parts can be replaced
+            restore(model, described, weights)
+            return model
         return AutoModelForSequenceClassification.from_pretrained(str(weights), config=config, dtype=torch.float32)
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:160]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from oelm.errors import OelmError, unknown
 from oelm.files import write_tensors
 from oelm.models.kernels import blocked_attention_pays, causal_attention, vocabulary_loss
+from oelm.projections import CONFIG_KEY, describe, rebuild
 
 MODEL_TYPE = "oelm_gpt"
 INIT_STD = 0.02
@@ -180,6 +181,8 @@ class GPT(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config = {"model_type": MODEL_TYPE, "architectures": ["GPTForCausalLM"], **asdict(self.config)}
+        if described := describe(self):
+            config[CONFIG_KEY] = described
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         write_tensors(folder / "model.safetensors", self.state_dict())
 
@@ -198,6 +201,7 @@ class GPT(nn.Module):
             raise OelmError(f"{folder} holds a {config.get('model_type')!r} model, not {MODEL_TYPE!r}")
         known = {f.name for f in fields(GPTConfig)}
         model = cls(GPTConfig(**{key: value for key, value in config.items() if key in known}))
+        rebuild(model, config.get(CONFIG_KEY, {}))
         try:
             tensors = load_file(folder / "model.safetensors")
             # The Hugging Face classes hold the model as `gpt`, so their files carry that prefix.

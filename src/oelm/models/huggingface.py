@@ -23,6 +23,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from oelm.errors import OelmError
 from oelm.models.gpt import GPT, INIT_STD, MODEL_TYPE, GPTConfig
+from oelm.projections import CONFIG_KEY, rebuild
 
 
 class HFGPTConfig(PreTrainedConfig):
@@ -47,6 +48,13 @@ class HFGPTConfig(PreTrainedConfig):
 
     def to_gpt_config(self) -> GPTConfig:
         return GPTConfig(**{f.name: getattr(self, f.name) for f in fields(GPTConfig)})
+
+
+def build_gpt(config: HFGPTConfig) -> GPT:
+    """Our GPT with the projections that its config names: plain files and ours differ by the prefix `gpt.`."""
+    gpt = GPT(config.to_gpt_config())
+    rebuild(gpt, {path.removeprefix("gpt."): facts for path, facts in getattr(config, CONFIG_KEY, {}).items()})
+    return gpt
 
 
 class GPTPreTrainedModel(PreTrainedModel):
@@ -74,7 +82,7 @@ class GPTForCausalLM(GPTPreTrainedModel, GenerationMixin):
         super().__init__(config)
         if not config.causal:
             raise OelmError("a GPT with causal: false sees the tokens it should predict; use it as a classifier only")
-        self.gpt = GPT(config.to_gpt_config())
+        self.gpt = build_gpt(config)
         self.post_init()
 
     def get_output_embeddings(self) -> None:
@@ -113,7 +121,7 @@ class GPTForSequenceClassification(GPTPreTrainedModel):
 
     def __init__(self, config: HFGPTConfig) -> None:
         super().__init__(config)
-        self.gpt = GPT(config.to_gpt_config())
+        self.gpt = build_gpt(config)
         self.score = nn.Linear(config.d_model, config.num_labels or 2, bias=False)
         self.post_init()
 

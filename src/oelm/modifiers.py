@@ -1,0 +1,116 @@
+"""Variations of a method in one word: `oelm_freeze+rank=8+layers=not-last2`. The base's name, then what to change.
+
+>>> from oelm.methods import method
+>>> method("oelm_freeze+rank=8").query.pieces.names
+['rank 8']
+>>> method("oelm_freeze+thaw=top-down:0.25:0.75").thaw.at
+(0.25, 0.75)
+
+A new modifier is a row of MODIFIERS.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from oelm.errors import OelmError, unknown
+from oelm.strategies import Method, Part, Thaw
+
+Change = Callable[[Method, str], Method]
+ORTHONORMAL_FFN = Part("semi_orthogonal", init_pretrained="semi_orthogonal_qr", frozen=True)
+
+
+def modified(base: Method, words: list[str]) -> Method:
+    """The base with every modifier applied in turn; its name is how it was asked for."""
+    result = base
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in MODIFIERS:
+            raise unknown(f"modifier of method {base.name!r}", name, MODIFIERS)
+        wants, change, _ = MODIFIERS[name]
+        if bool(equals) != bool(wants):
+            form = f"{name}={wants}" if wants else name
+            raise OelmError(f"modifier {word!r} of method {base.name!r} must be written {form}")
+        result = change(result, value)
+    summary = f"{base.summary}; {', '.join(MODIFIERS[w.partition('=')[0]][2] for w in words)}"
+    return replace(result, name="+".join([base.name, *words]), summary=summary, aliases=())
+
+
+def _parts(method: Method, roles: tuple[str, ...], **changes: Any) -> Method:
+    updated: dict[str, Any] = {role: replace(method.part(role), **changes) for role in roles}
+    return replace(method, **updated)
+
+
+def _piece(*roles: str, **given: Any) -> Change:
+    def change(method: Method, value: str) -> Method:
+        pieces = given or {"rank": _whole("rank", value)}
+        updated: dict[str, Any] = {
+            role: replace(method.part(role), pieces=replace(method.part(role).pieces, **pieces)) for role in roles
+        }
+        return replace(method, **updated)
+
+    return change
+
+
+def _thaw(method: Method, value: str) -> Method:
+    order, *times = value.split(":")
+    return replace(method, thaw=Thaw(order, tuple(_number("thaw", t) for t in times) or (0.5,)))
+
+
+def _in_thaw(field: str, kind: Callable[[str, str], Any]) -> Change:
+    def change(method: Method, value: str) -> Method:
+        if method.thaw is None:
+            raise OelmError(
+                f"{field}={value} of method {method.name!r} says when thawing ends, so thaw must come before"
+            )
+        return replace(method, thaw=replace(method.thaw, **{field: kind(field, value)}))
+
+    return change
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise OelmError(f"{name}={text!r} is not a number") from None
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise OelmError(f"{name}={text!r} is not a whole number") from None
+
+
+QK = ("query", "key")
+MODIFIERS: dict[str, tuple[str, Change, str]] = {
+    # name: (what its value looks like, what it does, in words)
+    "scale": ("", _piece("query", scale=True), "a learned factor per head"),
+    "gain": ("", _piece("query", gain=True), "a learned factor per query channel"),
+    "mix": ("", _piece("query", mix=True), "a learned head_dim × head_dim mix of each head's query"),
+    "shift": ("", _piece(*QK, shift=True), "queries and keys read a learned blend with the previous token"),
+    "rank": ("8", _piece(*QK), "a learned low-rank update of queries and keys"),
+    "qrank": ("8", _piece("query"), "a learned low-rank update of the queries"),
+    "krank": ("8", _piece("key"), "a learned low-rank update of the keys"),
+    "layers": ("last2", lambda m, v: replace(m, layers=v), "only in some layers"),
+    "ffn": ("", lambda m, v: replace(m, ffn=ORTHONORMAL_FFN), "FFN matrices orthonormal and frozen"),
+    "ratio": (
+        "0.25",
+        lambda m, v: replace(m, ratio=_number("ratio", v), ffn=ORTHONORMAL_FFN),
+        "frozen up to a share of all parameters",
+    ),
+    "thaw": ("top-down:0.25:0.75", _thaw, "frozen layers begin to train during the run"),
+    "warmup": ("100", _in_thaw("warmup", _whole), "with a warm-up of thawed weights"),
+    "refreeze": ("0.9", _in_thaw("refreeze", _number), "and freeze again"),
+    "every": ("4", lambda m, v: _parts(m, QK, every=_whole("every", v)), "queries and keys train only every few steps"),
+    "lr": (
+        "0.1",
+        lambda m, v: _parts(m, QK, lr=_number("lr", v)),
+        "queries and keys with a learning rate of their own",
+    ),
+    "layer_lr": (
+        "0.9",
+        lambda m, v: replace(m, layer_lr=_number("layer_lr", v)),
+        "a learning rate that falls from layer to layer",
+    ),
+}
