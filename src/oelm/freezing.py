@@ -50,6 +50,10 @@ class SiteReport:
     projection: str = "dense"
     pieces: tuple[str, ...] = ()
     pieces_parameters: int = 0
+    thaws: bool = False
+    """Frozen now or at the start, but not for the whole run (`oelm.schedules`)."""
+    every: int = 1
+    lr: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ def freeze(
     parts = _parts(model, sites, chosen)
     inits = [_initialisation(chosen, site.role, part, pretrained) for site, part in zip(sites, parts, strict=True)]
     reports = tuple(
-        _treat(model, site, part, init, _generator(seed, place, site))
+        _treat(model, site, part, init, _generator(seed, place, site), thaws=chosen.thaw is not None)
         for place, (site, part, init) in enumerate(zip(sites, parts, inits, strict=True))
     )
     _note_projections(model)
@@ -223,7 +227,7 @@ def _within_ratio(model: nn.Module, sites: list[Site], parts: list[Part], chosen
     target, frozen, size = (chosen.ratio or 0) * total, 0, 0
     kept: list[Site] = []
     for site, part in zip(sites, parts, strict=True):
-        size = sum(t.numel() for _, t in _tensors(model, site))
+        size = sum(t.numel() for _, t in site_tensors(model, site))
         if not part.frozen:
             continue
         if abs(frozen + size - target) > abs(frozen - target):
@@ -245,7 +249,9 @@ def _initialisation(chosen: Method, role: str, part: Part, pretrained: bool) -> 
     return name
 
 
-def _treat(model: nn.Module, site: Site, part: Part, init: str, generator: torch.Generator) -> SiteReport:
+def _treat(
+    model: nn.Module, site: Site, part: Part, init: str, generator: torch.Generator, *, thaws: bool
+) -> SiteReport:
     """Initialise one projection, replace or equip it, and freeze it, as the method says."""
     standing = site.module(model)
     weight: Tensor = standing.weight  # type: ignore[assignment]
@@ -261,7 +267,7 @@ def _treat(model: nn.Module, site: Site, part: Part, init: str, generator: torch
         extra = sum(p.numel() for p in module.learned.values()) if isinstance(module, Projection) else 0
     hashes = {}
     if part.frozen:  # never the other way round: what a user froze before stays frozen
-        for name, tensor in _tensors(model, site):
+        for name, tensor in site_tensors(model, site):
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(False)
             hashes[name] = "" if tensor.is_meta else tensor_hash(tensor)
@@ -279,6 +285,9 @@ def _treat(model: nn.Module, site: Site, part: Part, init: str, generator: torch
         part.projection,
         tuple(part.pieces.names),
         extra,
+        thaws=thaws and part.frozen and part.projection == "dense",
+        every=part.every,
+        lr=part.lr,
     )
 
 
@@ -291,9 +300,9 @@ def _error(module: nn.Module, site: Site, unit: float) -> float:
     return orthonormality_error(weight / unit, site.num_heads)
 
 
-def _tensors(model: nn.Module, site: Site) -> Iterator[tuple[str, Tensor]]:
+def site_tensors(model: nn.Module, site: Site | SiteReport) -> Iterator[tuple[str, Tensor]]:
     """What is frozen at a site: the base projection's weights and buffers, but of an FFN only the matrix."""
-    module, prefix = site.module(model), site.path
+    module, prefix = model.get_submodule(site.path), site.path
     if isinstance(module, Projection):
         module, prefix = module.base, f"{prefix}.base"
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:

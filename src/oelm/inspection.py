@@ -6,7 +6,7 @@
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from oelm.methods import method
 from oelm.models.gpt import GPT, SIZES, GPTConfig
 from oelm.projections import Projection, replaced
 from oelm.runs import checkpoint_bytes
+from oelm.schedules import picture, trained_shares
 from oelm.sites import attention_sites
 
 TASK_LENGTH = 128
@@ -53,8 +54,14 @@ def inspect_gpt(size: str, method_name: str, *, sequence_length: int | None = No
     return _facts(size, vars(config), method_name, lambda: GPT(config), sequence_length or config.max_seq_len)
 
 
-def model_flops(model: nn.Module, *, sequence_length: int, causal: bool | None = None) -> Flops:
-    """Matmul FLOPs per token of a model as it is frozen now.
+def model_flops(
+    model: nn.Module,
+    *,
+    sequence_length: int,
+    causal: bool | None = None,
+    shares: Mapping[str, float] | None = None,
+) -> Flops:
+    """Matmul FLOPs per token of a model as it is frozen now, or over a run in which a weight trains only at times.
 
     An encoder–decoder is counted as if both sides read `sequence_length` tokens. A classifier's head works once per
     sequence, so a token bears its share of it. `causal` is asked of the attention modules unless given.
@@ -69,7 +76,8 @@ def model_flops(model: nn.Module, *, sequence_length: int, causal: bool | None =
         weight: torch.Tensor = module.weight
         group = _group(path, qk)
         share = sequence_length if group == "head" and (classifier or "pooler" in path) else 1
-        matmuls.append(Matmul(group, round(weight.numel() / share), trained=weight.requires_grad))
+        trained = (shares or {}).get(path.removesuffix(".base"), weight.requires_grad)
+        matmuls.append(Matmul(group, round(weight.numel() / share), trained=trained))
     for _, module in replaced(model):
         for parameter in module.learned.values() if isinstance(module, Projection) else ():
             if parameter.ndim > 1:  # gains, scales and shifts are no products
@@ -126,6 +134,8 @@ def _facts(name: str, config: dict[str, Any], method_name: str, build: Callable[
         "checkpoint_bytes": checkpoint_bytes(report.total_parameters, report.trainable_parameters),
         "flops_per_token": flops.to_dict(),
         "step_flops_vs_baseline": flops.step / baseline.step,
+        "pieces_parameters": sum(site.pieces_parameters for site in report.sites),
+        "training": [{"what": what, "when": line} for what, line in picture(report)],
     }
 
 
@@ -133,4 +143,4 @@ def _count(build: Callable[[], nn.Module], method_name: str, length: int) -> tup
     with torch.device("meta"):
         model = build()
     report = freeze(model, method_name)
-    return report, model_flops(model, sequence_length=length)
+    return report, model_flops(model, sequence_length=length, shares=trained_shares(report))

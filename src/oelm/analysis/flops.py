@@ -24,7 +24,8 @@ class Matmul:
 
     group: str
     weights: int
-    trained: bool = True
+    trained: float = True
+    """Whether it has a gradient of its own, or at which share of the steps."""
     input_needs_gradient: bool = True
 
 
@@ -54,8 +55,8 @@ def count(matmuls: Iterable[Matmul], attention_forward: int = 0) -> Flops:
     for matmul in matmuls:
         once = 2 * matmul.weights
         forward[matmul.group] = forward.get(matmul.group, 0) + once
-        passes = int(matmul.input_needs_gradient) + int(matmul.trained)
-        backward[matmul.group] = backward.get(matmul.group, 0) + passes * once
+        passes = matmul.input_needs_gradient + matmul.trained
+        backward[matmul.group] = backward.get(matmul.group, 0) + round(passes * once)
     if attention_forward:
         forward["attention"] = attention_forward
         backward["attention"] = 2 * attention_forward

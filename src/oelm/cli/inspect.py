@@ -9,6 +9,7 @@ import typer
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
     """List the methods: how queries and keys start, and whether they train."""
     from oelm.methods import methods as all_methods
+    from oelm.modifiers import MODIFIERS
 
     if as_json:
         typer.echo(json.dumps([m.to_dict() for m in all_methods()], indent=2))
@@ -19,12 +20,20 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
     table = Table("method", "what it is, and what happens to queries (Q) and keys (K)", box=None)
     for m in all_methods():
         roles = "; ".join(
-            f"{role}: {part.init}, {'frozen' if part.frozen else 'trained'}"
-            for role, part in (("Q", m.query), ("K", m.key))
+            f"{role}: {part.init if part.projection == 'dense' else part.projection}, "
+            f"{'frozen' if part.frozen else 'trained'}"
+            for role, part in (("Q", m.query), ("K", m.key), ("FFN", m.ffn))
+            if role != "FFN" or part.frozen
         )
         alias = f"\n({', '.join(m.aliases)})" if m.aliases else ""
         table.add_row(f"[bold]{m.name}[/]{alias}", f"{m.summary}\n[dim]{roles}[/]")
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("\nAny of them can be varied in one word, e.g. [bold]oelm_freeze+rank=8+layers=not-last2[/]:")
+    words = Table("modifier", "what it does", box=None)
+    for name, (value, _, summary) in MODIFIERS.items():
+        words.add_row(f"[bold]+{name}[/]" + (f"={value}" if value else ""), summary)
+    console.print(words)
 
 
 def inspect(
@@ -51,6 +60,8 @@ def _print(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from oelm.schedules import LEGEND
+
     console = Console(highlight=False)
     console.print(f"[bold]{facts['model']}[/] with [bold]{facts['method']}[/]")
     for label, key in (
@@ -66,4 +77,12 @@ def _print(facts: dict[str, Any]) -> None:
         table.add_row(group, f"{flops['forward'][group] / 1e6:,.2f}", f"{flops['backward'][group] / 1e6:,.2f}")
     console.print(table)
     saving = 100 * (1 - facts["step_flops_vs_baseline"])
-    console.print(f"  a training step computes {saving:.1f} % fewer matmul FLOPs than the baseline's")
+    more = f"{saving:.1f} % fewer" if saving >= 0 else f"{-saving:.1f} % more"
+    console.print(f"  a training step computes {more} matmul FLOPs than the baseline's")
+    if facts["pieces_parameters"]:
+        console.print(f"  learned pieces: {facts['pieces_parameters']:,} parameters")
+    console.print("\n  [bold]over a run[/], from its first step to its last")
+    width = max(len(row["what"]) for row in facts["training"])
+    for row in facts["training"]:
+        console.print(f"  {row['what']:<{width}}  {row['when']}")
+    console.print(f"  [dim]{LEGEND}[/]")

@@ -6,25 +6,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oelm.schedules import Rates
 from oelm.training.config import TrainingSection
 
 Group = dict[str, Any]
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[Group]:
-    """Matrices decay, vectors do not; frozen parameters are in no group. Groups carry the parameters' names."""
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    matrices = [(name, p) for name, p in trained if p.ndim >= 2]
-    vectors = [(name, p) for name, p in trained if p.ndim < 2]
+def parameter_groups(model: nn.Module, weight_decay: float, rates: Rates | None = None) -> list[Group]:
+    """Matrices decay, vectors do not; frozen parameters are in no group. Groups carry the parameters' names.
+
+    Weights whose learning rate differs from everybody's (`rates`) have groups of their own.
+    """
+    chosen: dict[tuple[bool, tuple[float, int]], list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad or (rates and name in rates.pausing):
+            key = rates.key(name) if rates else (1.0, 0)
+            chosen.setdefault((parameter.ndim < 2, key), []).append((name, parameter))
     return [
-        {"params": [p for _, p in chosen], "names": [name for name, _ in chosen], "weight_decay": decay}
-        for chosen, decay in ((matrices, weight_decay), (vectors, 0.0))
-        if chosen
+        {
+            "params": [p for _, p in members],
+            "names": [name for name, _ in members],
+            "weight_decay": 0.0 if vectors else weight_decay,
+            "rate_key": key,
+        }
+        for (vectors, key), members in sorted(chosen.items(), key=lambda item: item[0])
     ]
 
 
-def build_optimizer(model: nn.Module, settings: TrainingSection) -> torch.optim.AdamW:
-    groups = parameter_groups(model, settings.weight_decay)
+def build_optimizer(model: nn.Module, settings: TrainingSection, rates: Rates | None = None) -> torch.optim.AdamW:
+    groups = parameter_groups(model, settings.weight_decay, rates)
     return torch.optim.AdamW(groups, lr=settings.max_lr, betas=(settings.beta1, settings.beta2), fused=True)
 
 
@@ -37,9 +47,9 @@ def learning_rate(step: int, settings: TrainingSection) -> float:
     return low + (high - low) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float, step: int = 0, rates: Rates | None = None) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * rates.at(group["rate_key"], step) if rates else rate
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

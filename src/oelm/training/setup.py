@@ -18,6 +18,7 @@ from oelm.errors import OelmError
 from oelm.freezing import freeze
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.runs import RunFolder, checkpoint_bytes
+from oelm.schedules import Schedule
 from oelm.training.config import RunConfig
 from oelm.training.environment import keep_freed_memory
 from oelm.training.objectives import LanguageModelling, Objective
@@ -174,6 +175,7 @@ def _require_space(parts: Parts, folder: RunFolder) -> None:
     """Build and freeze without memory: the method must fit the model, and the disk must hold its checkpoints."""
     with torch.device("meta"):
         report = freeze(parts.build_model(None), parts.config.method, seed=parts.config.seed)
+    Schedule.of(report, parts.config.training.max_steps)  # a schedule that the run cannot keep is refused here
     needed = CHECKPOINTS_AT_ONCE * checkpoint_bytes(report.total_parameters, report.trainable_parameters)
     parent = next(p for p in (folder.path, *folder.path.resolve().parents) if p.exists())
     free = shutil.disk_usage(parent).free

@@ -20,6 +20,7 @@ from oelm.errors import OelmError
 from oelm.files import write_json
 from oelm.freezing import FreezeReport, audit, freeze, hold
 from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder, config_differences
+from oelm.schedules import Rates, Schedule, advance
 from oelm.training import checkpoints, setup
 from oelm.training.checkpoints import Checkpoint
 from oelm.training.config import RunConfig
@@ -93,7 +94,9 @@ class Trainer:
             hold(self.model, self.freeze_report)
         write_json(folder.freeze_file, self.freeze_report.to_dict())
         write_json(folder.environment_file, environment(str(self.device)))
-        self.optimizer = build_optimizer(self.model, self.settings)
+        self.schedule = Schedule.of(self.freeze_report, self.settings.max_steps)
+        self.rates = Rates.of(self.model, self.freeze_report, self.schedule)
+        self.optimizer = build_optimizer(self.model, self.settings, self.rates)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
         if checkpoint is not None:
             self._load_progress(checkpoint)
@@ -131,6 +134,7 @@ class Trainer:
         self._say(RUNNING)
         while self.step < settings.max_steps:
             self.step += 1
+            self._follow_schedule()
             loss, norm, rate = self._one_step()
             self.seconds += self.timer.last
             self._last_loss = loss
@@ -145,10 +149,24 @@ class Trainer:
                 self._save()
                 raise Interrupted(stop.signal_number, self.step)
 
+    def _follow_schedule(self) -> None:
+        """Let train what the method lets train at this step; when a promise changes, so does the optimizer."""
+        if not self.schedule.moves:
+            return
+        report = advance(self.model, self.freeze_report, self.schedule, self.step)
+        if report is self.freeze_report:
+            return
+        self.freeze_report = report
+        write_json(self.folder.freeze_file, report.to_dict())
+        state = optimizer_tensors(self.optimizer)
+        self.optimizer = build_optimizer(self.model, self.settings, self.rates)
+        load_optimizer_tensors(self.optimizer, state)
+        log.info("step %d: %d parameters frozen from here on", self.step, report.frozen_parameters)
+
     def _one_step(self) -> tuple[float, float, float]:
         settings, timer = self.settings, self.timer
         rate = learning_rate(self.step, settings)
-        set_learning_rate(self.optimizer, rate)
+        set_learning_rate(self.optimizer, rate, self.step, self.rates)
         self.compiled.train()
         total = torch.zeros((), device=self.device)
         with timer.step():

@@ -1,0 +1,184 @@
+"""When the weights of a method train: a pure function of the step, so that a resumed run does what it would have done.
+
+`Schedule.of(report, max_steps)` knows for every site whether it trains at a step; `advance` carries a model from one
+step's state to another's and keeps the freeze report true: what has thawed is no longer promised, what froze again is.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from oelm.errors import OelmError
+from oelm.freezing import FreezeReport, SiteReport, site_tensors, tensor_hash
+from oelm.strategies import Method
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps count from 1. Layers without an entry in `thaw_steps` stay as they are."""
+
+    thaw_steps: dict[int, int]
+    refreeze_step: int | None
+    moves: bool
+    """Whether anything changes during the run at all."""
+
+    @classmethod
+    def of(cls, report: FreezeReport, max_steps: int) -> "Schedule":
+        layers = sorted({site.layer for site in report.sites if site.thaws})
+        thaw_steps, refreeze = _thaw_steps(report.method, layers, max_steps)
+        return cls(thaw_steps, refreeze, bool(thaw_steps) or any(site.every > 1 for site in report.sites))
+
+    def trains(self, site: SiteReport, step: int) -> bool:
+        """Whether the site's own weights get a gradient at this step."""
+        if site.projection != "dense":
+            return False
+        if site.thaws:
+            end = self.refreeze_step
+            return self.thaw_steps[site.layer] <= step and (end is None or step < end)
+        return not site.frozen and (step - 1) % site.every == 0
+
+
+def advance(model: nn.Module, report: FreezeReport, schedule: Schedule, step: int) -> FreezeReport:
+    """Bring the model to what trains at `step`; the report comes back new if a promise changed, else as it is."""
+    sites = tuple(_advance_site(model, site, schedule, step) for site in report.sites)
+    if all(new is old for new, old in zip(sites, report.sites, strict=True)):
+        return report
+    pausing = {name for site in report.sites if site.every > 1 for name, _ in site_tensors(model, site)}
+    frozen = sum(p.numel() for n, p in model.named_parameters() if not p.requires_grad and n not in pausing)
+    return replace(report, sites=sites, frozen_parameters=frozen)
+
+
+def _advance_site(model: nn.Module, site: SiteReport, schedule: Schedule, step: int) -> SiteReport:
+    if not site.thaws and site.every == 1:
+        return site
+    trains = schedule.trains(site, step)
+    tensors = [(name, t) for name, t in site_tensors(model, site) if isinstance(t, nn.Parameter)]
+    for _, tensor in tensors:
+        tensor.requires_grad_(trains)
+        if not trains:
+            tensor.grad = None
+    if not site.thaws or trains == (not site.frozen):
+        return site
+    hashes = {} if trains else {name: tensor_hash(tensor) for name, tensor in tensors}
+    return replace(site, frozen=not trains, hashes=hashes, orthonormality_error=None)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The learning rate of every weight, as a multiple of everybody's."""
+
+    factors: dict[str, float]
+    """By parameter name; 1 for what is not here."""
+    thawed: dict[str, int]
+    """The step at which a weight began to train, for those that thaw."""
+    warmup: int
+    pausing: frozenset[str] = frozenset()
+    """Weights that train only every few steps: the optimizer holds them also while they pause."""
+
+    @classmethod
+    def of(cls, model: nn.Module, report: FreezeReport, schedule: Schedule) -> "Rates":
+        method, factors, thawed, pausing = report.method, {}, {}, set()
+        if method.layer_lr != 1.0:
+            names = [name for name, _ in model.named_parameters()]
+            factors = _layer_factors(names, method.layer_lr)
+        for site in report.sites:
+            for name, _ in site_tensors(model, site):
+                factor = site.lr * factors.get(name, 1.0)
+                if factor != 1.0:
+                    factors[name] = factor
+                if site.thaws:
+                    thawed[name] = schedule.thaw_steps[site.layer]
+                if site.every > 1:
+                    pausing.add(name)
+        return cls(factors, thawed, method.thaw.warmup if method.thaw else 0, frozenset(pausing))
+
+    def key(self, name: str) -> tuple[float, int]:
+        """Weights of one key share a learning rate at every step: (factor, step of thawing or 0)."""
+        return self.factors.get(name, 1.0), self.thawed.get(name, 0)
+
+    def at(self, key: tuple[float, int], step: int) -> float:
+        """The factor at a step: a thawed weight's rate rises over `warmup` steps."""
+        factor, since = key
+        if since and self.warmup:
+            factor *= min(1.0, (step - since + 1) / self.warmup)
+        return factor
+
+
+def trained_shares(report: FreezeReport, max_steps: int = 1000) -> dict[str, float]:
+    """The share of all steps at which a site's own weights get a gradient, by its path."""
+    schedule = Schedule.of(report, max_steps)
+    return {
+        site.path: sum(schedule.trains(site, step) for step in range(1, max_steps + 1)) / max_steps
+        for site in report.sites
+        if site.thaws or site.every > 1
+    }
+
+
+def picture(report: FreezeReport, max_steps: int = 1000, columns: int = 40) -> list[tuple[str, str]]:
+    """What trains when, one line per layer and role: ("layer 0 query", "····████"), for people."""
+    schedule = Schedule.of(report, max_steps)
+    steps = [1 + round(column * (max_steps - 1) / (columns - 1)) for column in range(columns)]
+    rows: dict[str, str] = {}
+    for site in report.sites:
+        label = f"layer {site.layer} {site.role if site.kind in ('self', site.role) else f'{site.kind} {site.role}'}"
+        if site.projection != "dense":
+            line = "○" * columns
+        elif site.every > 1:
+            line = "▒" * columns
+        else:
+            line = "".join("█" if schedule.trains(site, step) else "·" for step in steps)
+        rows.setdefault(label, line)
+    return list(rows.items())
+
+
+LEGEND = "█ trains   ▒ trains every few steps   · frozen   ○ no weights"
+
+
+def _thaw_steps(method: Method, layers: list[int], max_steps: int) -> tuple[dict[int, int], int | None]:
+    thaw = method.thaw
+    if thaw is None or not layers:
+        return {}, None
+    count, times = len(layers), list(thaw.at)
+    if len(times) == 1:
+        times *= count
+    elif len(times) == 2:
+        first, last = (_step(t, max_steps) for t in times)
+        times = [first + (last - first) * i / max(1, count - 1) for i in range(count)]
+    elif len(times) != count:
+        raise OelmError(
+            f"method {method.name!r} gives {len(times)} thaw times for {count} frozen layers; give one, two or {count}"
+        )
+    steps = [t if len(thaw.at) == 2 else _step(t, max_steps) for t in times]
+    refreeze = None if thaw.refreeze is None else _step(thaw.refreeze, max_steps)
+    end = max_steps + 1 if refreeze is None else refreeze
+    for step in steps:
+        if round(step) >= end:
+            limit = f"the last step {max_steps}" if refreeze is None else f"it freezes again at step {refreeze}"
+            raise OelmError(f"method {method.name!r} thaws a layer at step {round(step)}, after {limit}; thaw earlier")
+    if refreeze is not None and refreeze > max_steps:
+        raise OelmError(f"method {method.name!r} freezes again at step {refreeze}, after the last step {max_steps}")
+    order = layers[::-1] if thaw.order == "top-down" else layers
+    return {layer: round(step) for layer, step in zip(order, steps, strict=True)}, refreeze
+
+
+def _step(time: float, max_steps: int) -> int:
+    """A time up to 1 is a fraction of the run, above it a step."""
+    return 1 + round(time * max_steps) if time <= 1 else int(time)
+
+
+def _layer_factors(names: list[str], decay: float) -> dict[str, float]:
+    """The decay once for every layer above; what comes before the layers is below them all, the rest is on top."""
+    numbers = {name: _layer_of(name) for name in names}
+    count = 1 + max((n for n in numbers.values() if n is not None), default=0)
+    return {
+        name: decay ** (count - 1 - n) if n is not None else decay**count
+        for name, n in numbers.items()
+        if n is not None or "embed" in name or name.startswith("position")
+    }
+
+
+def _layer_of(name: str) -> int | None:
+    number: Any = re.search(r"(?<=\.)\d+(?=\.)", f".{name}.")
+    return int(number[0]) if number else None
