@@ -1,7 +1,8 @@
 """Twenty steps of every method, recorded once: a change of behaviour anywhere shows here.
 
 Early losses alone hardly depend on queries and keys, so the record also holds what became of those: their scale and
-their distance from orthonormality after the last step, in the first layer.
+their distance from orthonormality after the last step, in the first layer; and, to tell apart the projections that have
+no weights, the mean of the diagonal and the largest entry.
 
 OELM_WRITE_GOLDEN=1 pytest tests/training/test_golden.py   records them anew, for a change that is meant.
 """
@@ -12,9 +13,12 @@ import os
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from oelm.methods import METHODS
+from oelm.models.gpt import GPT
 from oelm.orthogonal import orthonormality_error
+from oelm.projections import dense
 from oelm.runs import RunFolder
 from oelm.training.checkpoints import newest_valid
 from oelm.training.trainer import train
@@ -28,12 +32,14 @@ FOR_PRETRAINED = {"pretrained_frozen", "head_qr_scaled", "head_polar", "head_pol
 
 def record(run: Path) -> dict[str, list[float]]:
     folder = RunFolder(run)
-    weights = newest_valid(folder.checkpoints).tensors("model")
+    attention = GPT.from_pretrained(newest_valid(folder.checkpoints).path).blocks[0].attention
     facts = {"losses": [row["loss"] for row in folder.metrics("train")]}
     for role in ("query", "key"):
-        weight = weights[f"blocks.0.attention.{role}.weight"]
+        module = getattr(attention, role)
+        weight = (module if isinstance(module, nn.Linear) else dense(module)).weight.detach()
         errors = [orthonormality_error(weight, num_heads=heads) for heads in (2, 1)]  # within heads, and across them
-        facts[role] = [weight.square().sum(1).mean().sqrt().item(), *errors]
+        shape = [weight.diagonal().mean().item(), weight.abs().max().item()]
+        facts[role] = [weight.square().sum(1).mean().sqrt().item(), *errors, *shape]
     return {name: [round(value, 5) for value in values] for name, values in facts.items()}
 
 

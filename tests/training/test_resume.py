@@ -144,3 +144,16 @@ def test_sigint_exits_with_130(config, tmp_path, monkeypatch):
     with pytest.raises(Interrupted) as caught:
         train(config(accumulation=1), tmp_path / "run")
     assert caught.value.exit_code == 130
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["oelm_freeze+thaw=top-down:4:7+warmup=3", "oelm_freeze+thaw=bottom-up:3+refreeze=9", "baseline+every=3+lr=0.5",
+     "permutation_qk+rank=2+mix+gain+scale+shift", "oelm_qk_ffn", "oelm_freeze+ratio=0.2+layer_lr=0.9"],
+)  # fmt: skip
+@pytest.mark.parametrize("calls", [[5], [7, 9], [13, 17]])  # in steps 3, 4 and 5, 7 and 9: before, at and after a flip
+def test_resume_is_bitwise_around_every_flip_of_a_schedule(config, tmp_path, monkeypatch, method, calls):
+    train(config(method), tmp_path / "whole")
+    SignalAt(monkeypatch, "batch", calls)
+    assert interrupted_then_finished(config(method), tmp_path / "parts") == len(calls)
+    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")

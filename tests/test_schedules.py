@@ -1,0 +1,216 @@
+"""When weights train: layers, ratios, thawing, pausing and learning rates, and that every run keeps to them."""
+
+import itertools
+
+import pytest
+import torch
+import transformers as hf
+
+import oelm
+from architectures import ARCHITECTURES
+from oelm.errors import OelmError
+from oelm.freezing import audit, freeze, site_tensors
+from oelm.methods import Method, method
+from oelm.models.gpt import GPT
+from oelm.schedules import Rates, Schedule, advance, picture
+from oelm.strategies import layer_numbers
+from oelm.training.config import TrainingSection
+from oelm.training.optimizer import build_optimizer
+
+
+def small_gpt(layers: int = 4) -> GPT:
+    torch.manual_seed(0)
+    config = oelm.GPTConfig(
+        vocab_size=50, d_model=32, num_layers=layers, num_heads=4, d_ff=64, max_seq_len=16, dropout=0.0
+    )
+    return GPT(config)
+
+
+def frozen_layers(report) -> list[int]:
+    return sorted({site.layer for site in report.sites if site.frozen})
+
+
+@pytest.mark.parametrize(
+    ("layers", "frozen"),
+    [("all", [0, 1, 2, 3]), ("even", [0, 2]), ("odd", [1, 3]), ("first1", [0]), ("last2", [2, 3]),
+     ("not-last1", [0, 1, 2]), ("not-first3", [3]), ("1:3", [1, 3])],
+)  # fmt: skip
+def test_a_method_may_apply_to_some_layers_only(layers, frozen):
+    report = freeze(small_gpt(), f"oelm_freeze+layers={layers}")
+    assert frozen_layers(report) == frozen
+    assert {site.init for site in report.sites if site.layer not in frozen} <= {"keep"}
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [("4", "layer 4 does not exist; the model has layers 0 to 3"), ("last5", "wants 5 layers, but the model has 4"),
+     ("some", "'some' is not understood"), ("first-1", "not understood")],
+)  # fmt: skip
+def test_layers_that_do_not_exist_are_refused(layers, message):
+    with pytest.raises(OelmError, match=message):
+        freeze(small_gpt(), f"oelm_freeze+layers={layers}")
+
+
+def test_a_list_of_layers_comes_from_yaml():
+    spec = {**method("oelm_freeze").to_dict(), "layers": [0, 2]}
+    assert layer_numbers(Method.from_dict(spec).layers, 4) == [0, 2]
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.1, 0.25, 0.5])
+def test_a_ratio_is_met_to_one_matrix_with_queries_and_keys_first(ratio):
+    model = small_gpt()
+    report = freeze(model, f"oelm_freeze+ratio={ratio}")
+    matrices = [p.numel() for name, p in model.named_parameters() if not p.requires_grad]
+    assert abs(report.frozen_parameters - ratio * report.total_parameters) <= max(matrices)
+    frozen_roles = {site.role for site in report.sites if site.frozen}
+    if "ffn" in frozen_roles:
+        assert all(site.frozen for site in report.sites if site.role != "ffn")
+    assert report.worst_orthonormality_error < 1e-5
+
+
+def test_a_ratio_that_cannot_be_met_names_what_can():
+    with pytest.raises(OelmError, match=r"ratio 0.99 .* cannot be met: .* are 0\.\d+ of the model's parameters"):
+        freeze(small_gpt(), "oelm_freeze+ratio=0.99")
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_ffn_matrices_freeze_in_every_architecture(name):
+    model = ARCHITECTURES[name].model()
+    report = freeze(model, "oelm_qk_ffn", pretrained=False)
+    ffn = [site for site in report.sites if site.role == "ffn"]
+    assert len(ffn) >= 4 and all(site.orthonormality_error < 1e-5 for site in ffn)
+    assert all(not model.get_parameter(f"{site.path}.weight").requires_grad for site in ffn)
+    audit(model, report)
+
+
+@pytest.mark.parametrize(
+    ("thaw", "steps"),
+    [("top-down:0.5", {0: 51, 1: 51, 2: 51, 3: 51}), ("top-down:0.1:0.7", {3: 11, 2: 31, 1: 51, 0: 71}),
+     ("bottom-up:10:40", {0: 10, 1: 20, 2: 30, 3: 40}), ("top-down:2:3:5:8", {3: 2, 2: 3, 1: 5, 0: 8})],
+)  # fmt: skip
+def test_layers_thaw_in_order_at_given_steps_or_fractions(thaw, steps):
+    report = freeze(small_gpt(), f"oelm_freeze+thaw={thaw}")
+    assert Schedule.of(report, 100).thaw_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [("oelm_freeze+thaw=top-down:101", "thaws a layer at step 101, after the last step 100"),
+     ("oelm_freeze+thaw=top-down:1.0", "after the last step 100"),
+     ("oelm_freeze+thaw=top-down:0.1:0.2:0.3", "gives 3 thaw times for 4 frozen layers"),
+     ("oelm_freeze+thaw=top-down:0.5+refreeze=0.4", "it freezes again at step 41"),
+     ("oelm_freeze+thaw=sideways:0.5", "thaw order 'sideways' is unknown"),
+     ("oelm_freeze+refreeze=0.5", "thaw must come before"),
+     ("baseline+thaw=top-down:0.5", "freezes nothing")],
+)  # fmt: skip
+def test_schedules_that_cannot_be_kept_are_refused(method, message):
+    with pytest.raises(OelmError, match=message):
+        Schedule.of(freeze(small_gpt(), method), 100)
+
+
+def test_advancing_flips_promises_and_refreezing_promises_anew():
+    model = small_gpt()
+    report = freeze(model, "oelm_freeze+thaw=top-down:0.2:0.5+refreeze=0.8")
+    schedule = Schedule.of(report, 100)
+    assert advance(model, report, schedule, 20) is report
+    thawing = advance(model, report, schedule, 21)
+    assert frozen_layers(thawing) == [0, 1, 2] and thawing.frozen_parameters == report.frozen_parameters * 3 // 4
+    audit(model, thawing)
+    thawed = advance(model, thawing, schedule, 60)
+    assert frozen_layers(thawed) == []
+    with torch.no_grad():
+        model.blocks[0].attention.query.weight.add_(1.0)
+    again = advance(model, thawed, schedule, 81)
+    assert frozen_layers(again) == [0, 1, 2, 3]
+    audit(model, again)
+    assert again.sites[0].hashes != report.sites[0].hashes
+
+
+def test_pausing_weights_have_no_gradient_and_stay_in_the_optimizer():
+    model = small_gpt()
+    report = freeze(model, "baseline+every=3")
+    schedule = Schedule.of(report, 100)
+    rates = Rates.of(model, report, schedule)
+    ids = torch.randint(50, (2, 16))
+    for step in range(1, 8):
+        advance(model, report, schedule, step)
+        model.zero_grad()
+        model(ids, ids).backward()
+        gradients = [t.grad is not None for site in report.sites for _, t in site_tensors(model, site)]
+        assert set(gradients) == {step % 3 == 1}
+    groups = build_optimizer(model, TrainingSection(max_steps=10), rates).param_groups
+    assert "blocks.0.attention.query.weight" in [name for group in groups for name in group["names"]]
+
+
+def test_learning_rates_of_layers_roles_and_thawed_weights():
+    model = small_gpt()
+    report = freeze(model, "baseline+lr=0.5+layer_lr=0.9")
+    rates = Rates.of(model, report, Schedule.of(report, 100))
+    key = {name: rates.at(rates.key(name), 10) for name, _ in model.named_parameters()}
+    assert key["blocks.3.ffn.up.weight"] == 1.0 and key["norm.weight"] == 1.0
+    assert key["blocks.0.ffn.up.weight"] == pytest.approx(0.9**3)
+    assert key["blocks.0.attention.query.weight"] == pytest.approx(0.5 * 0.9**3)
+    assert key["embedding.weight"] == pytest.approx(0.9**4)
+    report = freeze(small_gpt(), "oelm_freeze+thaw=top-down:0.5+warmup=10")
+    rates = Rates.of(small_gpt(), report, Schedule.of(report, 100))
+    name = "blocks.0.attention.query.weight"
+    assert [rates.at(rates.key(name), step) for step in (51, 55, 60, 90)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
+
+
+def test_the_picture_shows_what_trains_when():
+    report = freeze(small_gpt(2), "identity_q+layers=first1")
+    rows = dict(picture(report, columns=4))
+    assert rows["layer 0 query"] == "○○○○" and rows["layer 0 key"] == "████"
+    report = freeze(small_gpt(2), "oelm_freeze+thaw=bottom-up:0.25:0.75")
+    rows = dict(picture(report, columns=4))
+    assert rows["layer 0 key"] == "·███" and rows["layer 1 key"] == "···█"
+    assert dict(picture(freeze(small_gpt(2), "baseline+every=2"), columns=4))["layer 0 key"] == "▒▒▒▒"
+
+
+def test_compiled_models_follow_a_flip_with_one_more_graph():
+    """The gradient of a thawed weight is there after the flip, and each state is compiled once."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    model = small_gpt(2)
+    report = freeze(model, "oelm_freeze+thaw=top-down:0.5")
+    schedule = Schedule.of(report, 4)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter)
+    ids = torch.randint(50, (2, 16))
+    weight = model.blocks[0].attention.query.weight
+    for step, graphs, has_gradient in ((1, 1, False), (2, 1, False), (3, 2, True), (4, 2, True)):
+        report = advance(model, report, schedule, step)
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(compiled(ids).flatten(0, 1), ids.flatten()).backward()
+        assert counter.frame_count == graphs and (weight.grad is not None) == has_gradient, step
+
+
+@pytest.mark.parametrize(
+    "name", ["oelm_freeze+thaw=top-down:0.5+warmup=2+refreeze=0.8", "baseline+every=3", "baseline+lr=0"]
+)
+def test_schedules_inside_transformers_trainer(tmp_path, name):
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate (dev extra)")
+    rows = [{"input_ids": torch.randint(60, (9,)), "labels": i % 2} for i in range(32)]
+    model = ARCHITECTURES["bert"].model()
+    seen, path = [], "bert.encoder.layer.0.attention.self.query.weight"
+
+    class Watch(hf.TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            seen.append(model.get_parameter(path).detach().clone())
+
+    callback = oelm.FreezeCallback(name)
+    arguments = hf.TrainingArguments(
+        str(tmp_path), max_steps=10, per_device_train_batch_size=4, gradient_accumulation_steps=2, learning_rate=1e-2,
+        report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no", lr_scheduler_type="constant",
+    )  # fmt: skip
+    work = hf.Trainer(model, arguments, train_dataset=rows, callbacks=[callback, Watch()])
+    seen.append(model.get_parameter(path).detach().clone())
+    work.train()
+    moved = [not torch.equal(a, b) for a, b in itertools.pairwise(seen)]
+    expected = {
+        "oelm_freeze+thaw=top-down:0.5+warmup=2+refreeze=0.8": [6 <= step < 9 for step in range(1, 11)],
+        "baseline+every=3": [step % 3 == 1 for step in range(1, 11)],
+        "baseline+lr=0": [False] * 10,
+    }
+    assert moved == expected[name]
