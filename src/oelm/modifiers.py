@@ -82,7 +82,18 @@ def _whole(name: str, text: str) -> int:
         raise OelmError(f"{name}={text!r} is not a whole number") from None
 
 
+def equal_baseline(name: str) -> str:
+    """The trained baseline with the same pieces: the fair opponent of a frozen method that has some.
+
+    >>> equal_baseline("permutation_qk+rank=8+layers=last2")
+    'baseline+rank=8'
+    """
+    words = name.split("+")[1:]
+    return "+".join(["baseline", *(word for word in words if word.partition("=")[0] in PIECES)])
+
+
 QK = ("query", "key")
+PIECES = ("scale", "gain", "mix", "shift", "rank", "qrank", "krank")
 MODIFIERS: dict[str, tuple[str, Change, str]] = {
     # name: (what its value looks like, what it does, in words)
     "scale": ("", _piece("query", scale=True), "a learned factor per head"),

@@ -18,6 +18,7 @@ from oelm.analysis.statistics import METRICS, Metric
 from oelm.analysis.texts import Note
 from oelm.errors import OelmError
 from oelm.methods import METHODS, method
+from oelm.modifiers import equal_baseline
 from oelm.runs import RunFolder
 
 BASELINE = "baseline"
@@ -175,7 +176,7 @@ def _study(groups: list[list[Run]]) -> Study:
     for runs in groups:
         number = sum(arm.method == runs[0].method["name"] for arm in arms)
         arms.append(Arm(_label(runs, groups), runs, dataset, metric, number=number))
-    compared = [_beside_its_baseline(arm, [other for other in arms if other.is_baseline]) for arm in arms]
+    compared = [_beside_its_baseline(arm, arms) for arm in arms]
     model = first.config.get("model") or {}
     encoder = Path(str(model.get("encoder") or "?")).name if isinstance(model, dict) else str(model)
     size = str(model.get("size") or model.get("name") or encoder) if isinstance(model, dict) else str(model)
@@ -183,9 +184,13 @@ def _study(groups: list[list[Run]]) -> Study:
     return Study(dataset, ", ".join([size, *(f"{k} {v}" for k, v in changes.items())]), metric, compared)
 
 
-def _beside_its_baseline(arm: Arm, baselines: list[Arm]) -> Arm:
-    """The baseline trained most alike; what still differs is remembered."""
-    if arm.is_baseline or not baselines:
+def _beside_its_baseline(arm: Arm, arms: list[Arm]) -> Arm:
+    """The baseline with the same pieces, else the plain one, trained most alike; what still differs is remembered."""
+    if arm.is_baseline:
+        return arm
+    equal = [other for other in arms if other.method == equal_baseline(arm.method) and other is not arm]
+    baselines = equal or [other for other in arms if other.is_baseline]
+    if not baselines:
         return arm
     nearest = min(baselines, key=lambda other: len(_differences(arm, other)))
     return replace(arm, baseline=nearest, differences=_differences(arm, nearest))

@@ -14,6 +14,7 @@ from oelm.cli import (
     experiments,
     generate,
     inspect,
+    recommend,
     report,
     run,
     status,
@@ -49,6 +50,7 @@ app.command("stop")(status.stop)
 app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
 app.command("audit")(audit.audit)
+app.command("recommend")(recommend.recommend)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 

@@ -1,0 +1,116 @@
+"""Which method to use, from measured runs only: what kept within a budget, what did not, and what nobody knows yet.
+
+A method is advised only if its whole interval lies within the budget in every study of its kind; one seed proves
+nothing. The nearer a study is to the asked model, the more it says; that judgement is left to the reader, so every
+study is named with its model.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from oelm.analysis.arms import Arm, Study
+from oelm.analysis.results import Loaded
+from oelm.analysis.statistics import MET, MISSED, UNDECIDED, goal_verdict
+from oelm.analysis.tables import gap_of
+
+KINDS = ("decoder", "encoder")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One method in one study."""
+
+    method: str
+    dataset: str
+    model: str
+    seeds: int
+    gap: float
+    unit: str
+    worse_low: float | None
+    worse_high: float | None
+    """By how many percent it is worse than its baseline, as an interval; None with a single seed."""
+    verdict: str
+    baseline: str
+    step_time_ratio: float | None
+    step_time_interleaved: bool
+
+
+@dataclass(frozen=True)
+class Advice:
+    kind: str
+    budget: float
+    verdicts: dict[str, str]
+    """met, missed or undecided, by method, in the order of preference."""
+    evidence: list[Evidence]
+
+    @property
+    def method(self) -> str | None:
+        """The best method that is surely within the budget; None if there is none."""
+        return next((name for name, verdict in self.verdicts.items() if verdict == MET), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "method": self.method}
+
+
+def kind_of(study: Study) -> str:
+    model = study.runs[0].config.get("model") or {}
+    return "encoder" if isinstance(model, dict) and model.get("encoder") else "decoder"
+
+
+def advise(loaded: Loaded, kind: str, budget: float) -> Advice:
+    """Judge every freezing method that was measured on models of this kind."""
+    evidence = [
+        found
+        for study in loaded.studies
+        if kind_of(study) == kind
+        for arm in study.arms
+        if (found := _evidence(loaded, study, arm, budget)) is not None
+    ]
+    verdicts = {name: _together(e.verdict for e in evidence if e.method == name) for name in _names(evidence)}
+    order = (MET, UNDECIDED, MISSED)
+    ranked = sorted(verdicts, key=lambda name: (order.index(verdicts[name]), _mean_gap(evidence, name)))
+    return Advice(kind, budget, {name: verdicts[name] for name in ranked}, evidence)
+
+
+def _evidence(loaded: Loaded, study: Study, arm: Arm, budget: float) -> Evidence | None:
+    """None for arms that freeze nothing, have no baseline beside them, or were trained with other settings."""
+    parts = [arm.runs[0].method.get(role) or {} for role in ("query", "key", "ffn")]
+    gap = gap_of(arm)
+    if gap is None or arm.differences or arm.baseline is None or not any(part.get("frozen") for part in parts):
+        return None
+    time = loaded.step_time(arm)
+    return Evidence(
+        arm.method,
+        study.dataset,
+        study.model,
+        len(gap.by_seed),
+        gap.value,
+        "points" if study.metric.gap_in_points else "%",
+        gap.worse.low if gap.worse else None,
+        gap.worse.high if gap.worse else None,
+        goal_verdict(gap.worse, budget),
+        arm.baseline.method,
+        time.ratio if time and time.interleaved else None,
+        bool(time and time.interleaved),
+    )
+
+
+def _together(verdicts: Iterable[str]) -> str:
+    """Met only if met everywhere; missed as soon as it is missed somewhere."""
+    found = set(verdicts)
+    return MISSED if MISSED in found else MET if found == {MET} else UNDECIDED
+
+
+def _names(evidence: list[Evidence]) -> list[str]:
+    return list(dict.fromkeys(e.method for e in evidence))
+
+
+def _mean_gap(evidence: list[Evidence], name: str) -> float:
+    """Worse first in percent where there is an interval, else the plain gap."""
+    middles = [
+        e.gap if e.worse_low is None or e.worse_high is None else (e.worse_low + e.worse_high) / 2
+        for e in evidence
+        if e.method == name
+    ]
+    return sum(middles) / len(middles)

@@ -1,0 +1,82 @@
+"""Advice comes from measured runs only, and says what it does not know."""
+
+import json
+
+import pytest
+from factory import make_run
+from typer.testing import CliRunner
+
+from oelm.analysis.recommend import advise
+from oelm.analysis.results import load_runs
+from oelm.cli.main import app
+from oelm.errors import OelmError
+from oelm.modifiers import equal_baseline
+
+
+def suite(root, scores):
+    """Runs of {method: perplexities by seed}."""
+    for name, values in scores.items():
+        for seed, value in enumerate(values):
+            make_run(root, name, seed, perplexity=value)
+    return root
+
+
+@pytest.fixture
+def results(tmp_path):
+    return suite(
+        tmp_path,
+        {
+            "baseline": [10.0, 10.1, 9.9],
+            "oelm_freeze": [11.5, 11.6, 11.4],
+            "permutation_qk+rank=8": [10.21, 10.3, 10.1],
+            "baseline+rank=8": [10.0, 10.1, 9.9],
+            "identity_q": [10.1],
+        },
+    )
+
+
+def test_only_what_is_surely_within_the_budget_is_advised(results):
+    advice = advise(load_runs(results), "decoder", 5.0)
+    assert advice.method == "permutation_qk+rank=8"
+    assert advice.verdicts == {"permutation_qk+rank=8": "met", "identity_q": "undecided", "oelm_freeze": "missed"}
+    assert advise(load_runs(results), "decoder", 1.0).method is None
+
+
+def test_a_method_with_pieces_is_judged_against_a_baseline_with_the_same(results):
+    against = {e.method: e.baseline for e in advise(load_runs(results), "decoder", 5.0).evidence}
+    assert against == {
+        "oelm_freeze": "baseline",
+        "identity_q": "baseline",
+        "permutation_qk+rank=8": "baseline+rank=8",
+    }
+    assert equal_baseline("oelm_freeze+mix+thaw=top-down:0.5") == "baseline+mix"
+
+
+def test_a_method_that_failed_anywhere_is_not_advised(results):
+    for seed, (base, frozen) in enumerate([(20.0, 23.0), (20.2, 23.2), (19.8, 22.9)]):
+        make_run(results, "baseline", seed, name=f"b{seed}", dataset="other", perplexity=base)
+        make_run(results, "permutation_qk+rank=8", seed, name=f"p{seed}", dataset="other", perplexity=frozen)
+    assert advise(load_runs(results), "decoder", 5.0).verdicts["permutation_qk+rank=8"] == "missed"
+
+
+def test_decoders_say_nothing_about_encoders(results):
+    assert advise(load_runs(results), "encoder", 5.0).evidence == []
+
+
+def test_the_command_says_what_to_use_why_and_what_is_not_known(results, tmp_path):
+    run = CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(results)])
+    assert run.exit_code == 0, run.output
+    assert "permutation_qk+rank=8" in run.output and "fewer matmul FLOPs" in run.output and "Limits" in run.output
+    facts = json.loads(
+        CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(results), "--json"]).stdout
+    )
+    assert facts["method"] == "permutation_qk+rank=8" and facts["costs"]["identity_q"]["step_flops_vs_baseline"] < 1
+    empty = CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(tmp_path / "nowhere")])
+    assert "Nothing is known" in empty.output
+
+
+def test_an_unknown_model_is_refused():
+    with pytest.raises(OelmError, match="tinny"):
+        from oelm.cli.recommend import recommend
+
+        recommend("tinny")
