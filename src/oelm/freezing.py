@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from oelm.errors import OelmError, unknown
 from oelm.methods import Method, method
 from oelm.orthogonal import INITIALISATIONS, KEEPS_SCALE, orthonormality_error
-from oelm.projections import CONFIG_KEY, FixedProjection, Projection, dense, describe, stand_in
+from oelm.projections import FixedProjection, Projection, dense, note, stand_in
 from oelm.sites import Site, attention_sites, ffn_sites
 from oelm.strategies import Part, layer_numbers
 
@@ -149,7 +149,7 @@ def freeze(
         _treat(model, site, part, init, _generator(seed, place, site), thaws=chosen.thaw is not None)
         for place, (site, part, init) in enumerate(zip(sites, parts, inits, strict=True))
     )
-    _note_projections(model)
+    note(model)
     total = sum(p.numel() for p in model.parameters())
     frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
     return FreezeReport(chosen, seed, reports, total, frozen)
@@ -308,19 +308,6 @@ def site_tensors(model: nn.Module, site: Site | SiteReport) -> Iterator[tuple[st
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if site.role != "ffn" or name == "weight":
             yield f"{prefix}.{name}", tensor
-
-
-def _note_projections(model: nn.Module) -> None:
-    """A Hugging Face model's own config must say what stands in it, or its files could not be loaded again."""
-    config, described = getattr(model, "config", None), describe(model)
-    if not described or not hasattr(config, "to_diff_dict"):
-        return
-    setattr(config, CONFIG_KEY, described)
-    if any(facts["pieces"].get("shift") for facts in described.values()):
-        # One new token at a time, the previous one's input is not at hand.
-        for holder in (config, getattr(model, "generation_config", None)):
-            if holder is not None:
-                holder.use_cache = False
 
 
 def _generator(seed: int, place: int, site: Site) -> torch.Generator:

@@ -14,6 +14,7 @@ A model that holds such modules is described by `describe` and built again by `r
 dense matrices, wherever that is possible.
 """
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -213,12 +214,29 @@ def stand_in(
     return module.to(weight.device, weight.dtype).train(standing.training)
 
 
+def note(model: nn.Module) -> None:
+    """A Hugging Face model's own config must say what stands in it, or its files could not be loaded again."""
+    config, described = getattr(model, "config", None), describe(model)
+    if not described or not hasattr(config, "to_diff_dict"):
+        return
+    model.config = config = copy.deepcopy(config)  # type: ignore[assignment] # others may be built from the same one
+    setattr(config, CONFIG_KEY, described)
+    if any(facts["pieces"].get("shift") for facts in described.values()):
+        # One new token at a time, the previous one's input is not at hand.
+        for holder in (config, getattr(model, "generation_config", None)):
+            if holder is not None:
+                holder.use_cache = False
+
+
 def restore(model: nn.Module, described: dict[str, dict[str, Any]], folder: str | Path) -> None:
     """Give a model that has none the described projections, and all weights of the folder it was saved in."""
     from safetensors.torch import load_file
 
     rebuild(model, described)
-    tensors = {name: t for file in sorted(Path(folder).glob("*.safetensors")) for name, t in load_file(file).items()}
+    note(model)
+    tensors = {
+        name: t for file in sorted(Path(folder).glob("model*.safetensors")) for name, t in load_file(file).items()
+    }
     missing, unexpected = model.load_state_dict(tensors, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     if unexpected or set(missing) - tied:

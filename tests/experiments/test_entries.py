@@ -63,7 +63,8 @@ def test_every_entry_is_valid_at_every_scale_and_names_known_methods(scale):
 def test_full_scale_builds_on_the_meta_device_with_its_steps_and_memory(name, capsys):
     for run in planned(name, "full", seeds=[0]):
         facts = preview(run, experiment(name))
-        assert facts["frozen_parameters"] == 0 or facts["frozen_parameters"] < facts["total_parameters"] / 5
+        share = 1 / 2 if method(run.config.method).ffn.frozen else 1 / 5  # FFN matrices are many
+        assert facts["frozen_parameters"] < share * facts["total_parameters"]
         assert facts["tokens"] >= 400e6
         assert 1e9 < facts["memory_bytes"] < 24e9  # it fits the study's 24 GB cards
         print(f"{facts['arm']}: {facts['total_parameters']:,} parameters, {facts['memory_bytes'] / 2**30:.1f} GiB")

@@ -126,9 +126,10 @@ def fingerprint(run: Path) -> dict:
 
 
 @every_model
+@pytest.mark.parametrize("method", ["oelm_freeze", "permutation_qk+rank=2+mix", "oelm_freeze+thaw=top-down:0.5"])
 @pytest.mark.parametrize("calls", [[3, 12]])  # 10 batches per epoch: once inside it, once in the next
-def test_resume_is_bitwise(model, calls, config, tmp_path, monkeypatch):
-    run = config(model, epochs=1.5)
+def test_resume_is_bitwise(model, method, calls, config, tmp_path, monkeypatch):
+    run = config(model, method, epochs=1.5)
     train(run, tmp_path / "whole")
     original, count = Classification.batch, 0
 
