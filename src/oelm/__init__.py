@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from oelm.freezing import FrozenChanged as FrozenChanged
     from oelm.freezing import audit as audit
     from oelm.freezing import freeze as freeze
-    from oelm.methods import Method as Method
     from oelm.methods import methods as methods
     from oelm.models.gpt import GPT as GPT
     from oelm.models.gpt import GPTConfig as GPTConfig
     from oelm.orthogonal import orthonormality_error as orthonormality_error
+    from oelm.projections import merge as merge
     from oelm.sites import attention_sites as attention_sites
     from oelm.sites import register_sites as register_sites
+    from oelm.strategies import Method as Method
+    from oelm.strategies import Part as Part
+    from oelm.strategies import Pieces as Pieces
     from oelm.training.callback import FreezeCallback as FreezeCallback
 
 __version__ = "0.1.0"
@@ -37,13 +40,15 @@ _HOMES = {
     "FreezeReport": "oelm.freezing",
     "FrozenChanged": "oelm.freezing",
     "Layout": "oelm.sites",
-    "Method": "oelm.methods",
+    "Method": "oelm.strategies",
     "OelmError": "oelm.errors",
-    "Part": "oelm.methods",
+    "Part": "oelm.strategies",
+    "Pieces": "oelm.strategies",
     "Site": "oelm.sites",
     "attention_sites": "oelm.sites",
     "audit": "oelm.freezing",
     "freeze": "oelm.freezing",
+    "merge": "oelm.projections",
     "methods": "oelm.methods",
     "orthonormality_error": "oelm.orthogonal",
     "register_sites": "oelm.sites",
