@@ -217,8 +217,9 @@ class Processes(World):
         try:
             yield
         except RuntimeError as error:
-            if isinstance(error, dist.DistError) or any(words in str(error) for words in _LOST):
-                reason = " ".join(str(error).split())[:160]
+            reason = next((words for words in _LOST if words in str(error)), None)
+            if reason or isinstance(error, dist.DistError):
+                reason = reason or " ".join(str(error).split())[:160]
                 raise PeerLost(f"process {self.rank} has lost another process of this run ({reason})") from error
             raise
 
