@@ -185,7 +185,9 @@ def audit(model: nn.Module, report: FreezeReport) -> None:
 
 
 def tensor_hash(tensor: Tensor) -> str:
-    """sha256 over dtype, shape and bytes."""
+    """sha256 over dtype, shape and bytes; of a sharded tensor, over the whole of it."""
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
     flat = tensor.detach().cpu().contiguous().flatten()
     digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     digest.update(flat.view(torch.uint8).numpy().data)

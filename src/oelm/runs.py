@@ -150,6 +150,10 @@ class RunFolder:
     def set_status(self, state: str, **facts: Any) -> None:
         write_json(self.status_file, {"state": state, "heartbeat": time.time(), **facts})
 
+    def record(self, file: Path, value: Any) -> None:
+        """One of this folder's JSON files, as a whole."""
+        write_json(file, value)
+
     def append_metrics(self, row: dict[str, Any]) -> None:
         _append(self.metrics_file, row)
 

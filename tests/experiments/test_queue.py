@@ -126,7 +126,6 @@ def test_slots_are_gpus_or_shares_of_the_cpu(monkeypatch):
         local_slots([0], None)
 
 
-def test_several_processes_per_run_go_through_torchrun():
-    words = command(RunFolder("runs/x"), nproc=2)
-    assert words[5:9] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    assert words[-4:] == ["oelm", "resume", "runs/x", "--quiet"]
+def test_a_run_of_several_processes_starts_them_itself():
+    assert command(RunFolder("runs/x"))[-4:] == ["oelm", "resume", "runs/x", "--quiet"]
+    assert command(RunFolder("runs/x"), nproc=2)[-6:] == ["oelm", "resume", "runs/x", "--quiet", "--nproc", "2"]

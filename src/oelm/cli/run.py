@@ -22,7 +22,7 @@ def run(
     ] = None,
     gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 2,3; one run on each. [default: all]")] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Runs at a time on the CPU. [default: one per core]")] = None,
-    nproc: Annotated[int, typer.Option(min=1, help="GPUs (processes) per run, through torchrun.")] = 1,
+    nproc: Annotated[int, typer.Option(min=1, help="Processes (GPUs) per run.")] = 1,
     engine: Annotated[str, typer.Option(help="local, ray or slurm.")] = "local",
     address: Annotated[str | None, typer.Option(help="Ray cluster to join. [default: start one here]")] = None,
     slurm: Annotated[

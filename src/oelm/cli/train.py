@@ -1,6 +1,7 @@
 """`oelm train` and `oelm resume`."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,18 @@ if TYPE_CHECKING:
     from oelm.training.config import RunConfig
 
 PUBLISHED_EPOCHS = 3.0
+Nproc = Annotated[
+    int | None, typer.Option(min=1, help="Processes (GPUs) on this machine; they share each batch. [default: 1]")
+]
+Strategy = Annotated[
+    str | None, typer.Option(help="Of several processes: ddp (a copy each) or fsdp (a shard each). [default: ddp]")
+]
+MaxRestarts = Annotated[
+    int, typer.Option(min=0, help="How often to go on from the last checkpoint when a process is lost.")
+]
+Port = Annotated[
+    int, typer.Option(min=0, max=65535, help="Where the processes meet. [default: a free port]", show_default=False)
+]
 
 
 def train(
@@ -61,6 +74,10 @@ def train(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N. [default: auto]")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
     compile_model: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
+    nproc: Nproc = None,
+    strategy: Strategy = None,
+    max_restarts: MaxRestarts = 0,
+    port: Port = 0,
     track: Annotated[list[str] | None, typer.Option(help="tensorboard or wandb. Repeatable.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress; the run folder has it all.")] = False,
@@ -71,6 +88,7 @@ def train(
     The study's flag names (--model_type, --max_lr, --max_steps, --out_dir) work too.
 
     Example: oelm train --method oelm_freeze --dataset fables --max-steps 300
+    Example: oelm train --method oelm_freeze --dataset fables --nproc 2
     Example: oelm train --method oelm_freeze --task sst2 --encoder google-bert/bert-base-uncased --max-lr 1e-4
     """
     from oelm.errors import OelmError
@@ -105,7 +123,14 @@ def train(
             "accumulation": accumulation,
             "precision": precision,
         },
-        "runtime": {"device": device, "threads": threads, "compile": compile_model or None, "trackers": track},
+        "runtime": {
+            "device": device,
+            "threads": threads,
+            "compile": compile_model or None,
+            "trackers": track,
+            "nproc": nproc,
+            "strategy": strategy,
+        },
     }
     values = with_settings(_merged(values, given), settings or [])
     run_config = RunConfig.parse(values)
@@ -115,19 +140,28 @@ def train(
     folder = out or Path("runs") / "-".join(
         [Path(run_config.data.path).name, _model_name(run_config), run_config.method_name, str(run_config.seed)]
     )
-    _run(run_config, folder, as_json, quiet)
+    _run(run_config, folder, as_json, quiet, max_restarts=max_restarts, port=port)
 
 
 def resume(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
+    nproc: Nproc = None,
+    strategy: Strategy = None,
+    max_restarts: MaxRestarts = 0,
+    port: Port = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress; the run folder has it all.")] = False,
 ) -> None:
-    """Go on with an interrupted run from its newest valid checkpoint, bit for bit as if it had never stopped."""
+    """Go on with an interrupted run from its newest valid checkpoint, bit for bit as if it had never stopped.
+
+    With another number of processes than before it goes on as well, equal but for rounding.
+    """
     from oelm.runs import RunFolder
     from oelm.training.config import RunConfig
 
-    _run(RunConfig.load(RunFolder.open(run).config_file), run, as_json, quiet)
+    values = RunConfig.load(RunFolder.open(run).config_file).to_dict()
+    config = RunConfig.parse(_merged(values, {"runtime": {"nproc": nproc, "strategy": strategy}}))
+    _run(config, run, as_json, quiet, max_restarts=max_restarts, port=port)
 
 
 def check_size(config: "RunConfig") -> None:
@@ -143,17 +177,30 @@ def model_overrides(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _run(config: "RunConfig", folder: Path, as_json: bool, quiet: bool) -> None:
+def _run(
+    config: "RunConfig", folder: Path, as_json: bool, quiet: bool, *, max_restarts: int = 0, port: int = 0
+) -> None:
     from oelm.cli.progress import training_progress
+    from oelm.training.distributed import leads, started
     from oelm.training.interruption import Interrupted
     from oelm.training.trainer import train as run_training
 
+    if not started() and (config.runtime.nproc > 1 or max_restarts):
+        from oelm.training.launch import launch
+
+        options = ["--json"] * as_json + ["--quiet"] * quiet
+        say = partial(typer.echo, err=True)
+        raise typer.Exit(launch(config, folder, options=options, max_restarts=max_restarts, port=port, say=say))
+    quiet = quiet or not leads()
     try:
         with training_progress(f"{config.method_name} → {folder}", quiet or as_json) as progress:
             result = run_training(config, folder, progress)
     except Interrupted as interruption:
-        typer.echo(str(interruption), err=True)
+        if leads():
+            typer.echo(str(interruption), err=True)
         raise typer.Exit(interruption.exit_code) from None
+    if not leads():
+        return
     if as_json:
         typer.echo(json.dumps({**result, "run": str(folder)}, indent=2))
         return

@@ -1,7 +1,6 @@
 """Run a plan on this machine: one process per run, a few at a time, each seen through its run folder only."""
 
 import contextlib
-import importlib.util
 import os
 import signal
 import subprocess
@@ -144,10 +143,10 @@ def output_file(folder: RunFolder) -> Path:
 
 
 def command(folder: RunFolder, nproc: int = 1) -> list[str]:
-    """What a process is started with: it must not outlive us; several processes per run go through torchrun."""
-    leash = [sys.executable, "-m", "oelm.experiments.leash", str(os.getpid()), sys.executable]
-    many = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"] if nproc > 1 else []
-    return [*leash, *many, "-m", "oelm", "resume", str(folder.path), "--quiet"]
+    """What a run is started with: it must not outlive us. It starts its own processes if there should be several."""
+    leash = [sys.executable, "-m", "oelm.leash", str(os.getpid()), sys.executable]
+    many = ["--nproc", str(nproc)] if nproc > 1 else []
+    return [*leash, "-m", "oelm", "resume", str(folder.path), "--quiet", *many]
 
 
 def start(
@@ -170,15 +169,13 @@ def local_slots(gpus: Sequence[int] | None, slots: int | None, nproc: int = 1) -
     """The places on this machine: `nproc` of the given (or all) GPUs each; without GPUs, shares of the CPU."""
     from oelm.training.environment import usable_cores
 
-    if nproc > 1 and importlib.util.find_spec("oelm.training.distributed") is None:
-        raise OelmError(f"--nproc {nproc}: this version trains a run in one process; leave --nproc out")
     if gpus is not None and slots is not None:
         raise OelmError("--gpus and --slots exclude each other; every GPU is a slot")
     if slots is not None:
         return [Slot()] * slots
     chosen = _existing(gpus)
     if not chosen:
-        return [Slot()] * usable_cores()
+        return [Slot()] * max(1, usable_cores() // nproc)
     if len(chosen) < nproc:
         raise OelmError(f"--nproc {nproc} needs as many GPUs, but there are {len(chosen)}; name more with --gpus")
     return [Slot(tuple(chosen[i : i + nproc])) for i in range(0, len(chosen) - nproc + 1, nproc)]

@@ -10,6 +10,7 @@ The model knows nothing of methods: `oelm.freeze` finds its projections through 
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -176,15 +177,18 @@ class GPT(nn.Module):
         if seen > self.config.max_seq_len:
             raise OelmError(f"{seen} tokens exceed max_seq_len {self.config.max_seq_len}; shorten the text")
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors, as `AutoModelForCausalLM.from_pretrained` expects them."""
+    def save_pretrained(self, folder: str | Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        """Write config.json and model.safetensors, as `AutoModelForCausalLM.from_pretrained` expects them.
+
+        `state_dict` is what to write instead of the model's own weights, if those are sharded over processes.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config = {"model_type": MODEL_TYPE, "architectures": ["GPTForCausalLM"], **asdict(self.config)}
         if described := describe(self):
             config[CONFIG_KEY] = described
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        write_tensors(folder / "model.safetensors", self.state_dict())
+        write_tensors(folder / "model.safetensors", self.state_dict() if state_dict is None else state_dict)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "GPT":

@@ -1,6 +1,5 @@
 """Sorting texts into classes: batches of similar length, padded only to their longest, and how well it goes."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from oelm.data.labelled import TaskData, Texts
 from oelm.data.order import GroupedOrder
 from oelm.errors import OelmError
 from oelm.training.config import TrainingSection
+from oelm.training.distributed import ALONE, World
 from oelm.training.objectives import FORWARD_SHARE
 
 Batch = dict[str, Tensor]
@@ -32,8 +32,9 @@ class Classification:
         device: torch.device,
         pad_id: int = 0,
         segments: bool = True,
+        world: World = ALONE,
     ) -> None:
-        self.data, self.device, self.pad_id, self.segments = data, device, pad_id, segments
+        self.data, self.device, self.pad_id, self.segments, self.world = data, device, pad_id, segments, world
         self.batch_size = settings.batch_size
         self.num_classes = len(data.classes)
         if len(data.train) < self.batch_size:
@@ -42,24 +43,35 @@ class Classification:
         # A batch's own size varies; counts and speeds are given for the mean.
         self.tokens_per_batch = round(int(data.train.lengths.sum()) / self.order.batches_per_epoch)
         self._part = self._validation_part(settings)
+        self._weight = 1.0
 
     def batch(self, micro_step: int) -> Batch:
-        return self._collate(self.data.train, self.order.batch(micro_step))
+        rows = self.order.batch(micro_step)
+        share = self.world.share(rows)
+        # The last batch of an epoch may be too small for all processes; one without rows computes a row for nothing.
+        self._weight = len(share) * self.world.size / len(rows)
+        return self._collate(self.data.train, share if len(share) else rows[:1])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return F.cross_entropy(self._logits(model, batch).float(), batch["labels"])
+        """Of this process's rows, weighted so that the mean over processes is the mean over rows."""
+        loss = F.cross_entropy(self._logits(model, batch).float(), batch["labels"])
+        return loss if self._weight == 1 else loss * self._weight
 
     def validate(self, model: nn.Module, *, whole: bool) -> dict[str, Any]:
         """Over every validation row, or over the fixed part that `eval_budget` affords; the confusion of the whole."""
         texts = self.data.validation
-        confusion = np.zeros((self.num_classes, self.num_classes), dtype=np.int64)
-        nats = 0.0
-        for batch in self._validation_batches(np.arange(len(texts)) if whole else self._part):
+
+        def measure(chosen: NDArray[np.int64]) -> tuple[float, NDArray[np.int64]]:
+            batch = self._collate(texts, chosen)
             logits, labels = self._logits(model, batch).float(), batch["labels"]
-            nats += F.cross_entropy(logits, labels, reduction="sum").item()
             # A classifier may know more classes than the task has; it is asked only about these.
             guesses = logits[:, : self.num_classes].argmax(dim=1)
+            confusion = np.zeros((self.num_classes, self.num_classes), dtype=np.int64)
             np.add.at(confusion, (labels.cpu().numpy(), guesses.cpu().numpy()), 1)
+            return F.cross_entropy(logits, labels, reduction="sum").item(), confusion
+
+        measured = self.world.map(measure, self._validation_batches(np.arange(len(texts)) if whole else self._part))
+        nats, confusion = sum(n for n, _ in measured), np.sum([c for _, c in measured], axis=0)
         rows = int(confusion.sum())
         values: dict[str, Any] = {
             "loss": nats / rows,
@@ -89,12 +101,10 @@ class Classification:
         count = min(len(texts), max(1, round(wanted)))
         return np.linspace(0, len(texts), count, endpoint=False).astype(np.int64)
 
-    def _validation_batches(self, chosen: NDArray[np.int64]) -> Iterator[Batch]:
-        texts = self.data.validation
-        ordered = chosen[np.argsort(texts.lengths[chosen], kind="stable")]
+    def _validation_batches(self, chosen: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        ordered = chosen[np.argsort(self.data.validation.lengths[chosen], kind="stable")]
         size = 4 * self.batch_size  # no gradients to hold
-        for start in range(0, len(ordered), size):
-            yield self._collate(texts, ordered[start : start + size])
+        return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
     def _collate(self, texts: Texts, rows: NDArray[np.int64]) -> Batch:
         """(B, T) with T the longest of these rows."""

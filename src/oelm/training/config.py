@@ -106,6 +106,8 @@ class RuntimeSection(_Section):
     device: str = "auto"
     threads: int | None = Field(None, ge=1, description="CPU threads; default: torch's own choice")
     compile: bool = False
+    nproc: int = Field(1, ge=1, description="processes on this machine; a batch is shared among them")
+    strategy: Literal["ddp", "fsdp"] = Field("ddp", description="of several processes: copies, or shards of the model")
     trackers: list[Literal["tensorboard", "wandb"]] = Field(default_factory=list)
 
 

@@ -4,7 +4,6 @@ The trainer asks an objective for a batch, a loss and a validation; it knows not
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from oelm.data.order import batch_samples
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.training.config import TrainingSection
+from oelm.training.distributed import ALONE, World
 
 Batch = tuple[Tensor, Tensor]
 FORWARD_SHARE = 1 / 3
@@ -37,8 +37,17 @@ class LanguageModelling:
 
     headline = "perplexity"
 
-    def __init__(self, data: TokenData, settings: TrainingSection, *, length: int, seed: int, device: torch.device):
-        self.data, self.length, self.seed, self.device = data, length, seed, device
+    def __init__(
+        self,
+        data: TokenData,
+        settings: TrainingSection,
+        *,
+        length: int,
+        seed: int,
+        device: torch.device,
+        world: World = ALONE,
+    ) -> None:
+        self.data, self.length, self.seed, self.device, self.world = data, length, seed, device, world
         self.batch_size = settings.batch_size
         self.tokens_per_batch = self.batch_size * length
         self.num_samples = (len(data.train) - 1) // length
@@ -53,7 +62,7 @@ class LanguageModelling:
 
     def batch(self, micro_step: int) -> Batch:
         samples = batch_samples(self.seed, micro_step, self.batch_size, self.num_samples)
-        return self._to_device(self._blocks(self.data.train, samples))
+        return self._to_device(self._blocks(self.data.train, self.world.share(samples)))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs, targets = batch
@@ -61,10 +70,13 @@ class LanguageModelling:
 
     def validate(self, model: nn.Module, *, whole: bool) -> dict[str, float]:
         """Token-weighted over the whole validation set, or over the fixed part that `eval_budget` affords."""
-        nats, tokens = 0.0, 0
-        for inputs, targets in self._validation_batches(whole):
-            nats += model(inputs, targets).item() * targets.numel()
-            tokens += targets.numel()
+
+        def measure(blocks: NDArray[np.int64] | None) -> tuple[float, int]:
+            inputs, targets = self._validation_batch(blocks)
+            return model(inputs, targets).item() * targets.numel(), targets.numel()
+
+        measured = self.world.map(measure, self._validation_batches(whole))
+        nats, tokens = sum(n for n, _ in measured), sum(t for _, t in measured)
         loss = nats / tokens
         return {
             "loss": loss,
@@ -88,17 +100,19 @@ class LanguageModelling:
         count = min(blocks, max(1, round(wanted)))
         return np.linspace(0, blocks, count, endpoint=False).astype(np.int64)
 
-    def _validation_batches(self, whole: bool) -> Iterator[Batch]:
-        tokens = self.data.validation
-        blocks = (len(tokens) - 1) // self.length
+    def _validation_batches(self, whole: bool) -> list[NDArray[np.int64] | None]:
+        """The blocks of every batch; None is the last, shorter block: every token counts once."""
+        blocks, rest = divmod(len(self.data.validation) - 1, self.length)
         chosen = np.arange(blocks) if whole else self._part[self._part < blocks]
-        for start in range(0, len(chosen), self.batch_size):
-            yield self._to_device(self._blocks(tokens, chosen[start : start + self.batch_size]))
-        if (whole or not blocks) and (
-            len(tokens) - 1
-        ) % self.length:  # the last, shorter block: every token counts once
-            tail = np.asarray(tokens[blocks * self.length :], dtype=np.int64)[None]
-            yield self._to_device(tail)
+        batches = [chosen[start : start + self.batch_size] for start in range(0, len(chosen), self.batch_size)]
+        return [*batches, None] if (whole or not blocks) and rest else [*batches]
+
+    def _validation_batch(self, blocks: NDArray[np.int64] | None) -> Batch:
+        tokens = self.data.validation
+        if blocks is not None:
+            return self._to_device(self._blocks(tokens, blocks))
+        tail = tokens[(len(tokens) - 1) // self.length * self.length :]
+        return self._to_device(np.asarray(tail, dtype=np.int64)[None])
 
     def _blocks(self, tokens: NDArray[np.integer], samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """(B, length + 1): every block with the token that follows it."""

@@ -68,5 +68,14 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, 
         for name, parameter in zip(group["names"], group["params"], strict=True):
             state = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
             if state:
-                # AdamW keeps its step counter where the fused kernel wants it: beside the parameter.
-                optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in state.items()}
+                optimizer.state[parameter] = {kind: _beside(value, parameter, kind) for kind, value in state.items()}
+
+
+def _beside(value: Tensor, parameter: Any, kind: str) -> Tensor:
+    """AdamW keeps its step counter where the fused kernel wants it: beside the parameter. Moments are sharded alike."""
+    value = value.to(parameter.device)
+    if kind == "step" or not hasattr(parameter, "device_mesh"):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)

@@ -20,6 +20,7 @@ from oelm.models.gpt import GPT, GPTConfig
 from oelm.runs import RunFolder, checkpoint_bytes
 from oelm.schedules import Schedule
 from oelm.training.config import RunConfig
+from oelm.training.distributed import ALONE, World
 from oelm.training.environment import keep_freed_memory
 from oelm.training.objectives import LanguageModelling, Objective
 
@@ -39,16 +40,18 @@ class Parts:
     """The model with the weights of a folder, or with fresh ones."""
     start_from: str | None = None
     """Pretrained weights to start with."""
+    world: World = ALONE
 
 
-def prepare(config: RunConfig, folder: RunFolder) -> Parts:
-    device = choose_device(config.runtime.device, config.training.precision)
+def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE) -> Parts:
+    device = world.own_device(choose_device(config.runtime.device, config.training.precision))
+    world.require_fit(config, device)
     if config.runtime.threads:
         torch.set_num_threads(config.runtime.threads)
     if device.type == "cpu":
         keep_freed_memory()
     is_task = (Path(config.data.path) / labelled.MANIFEST).is_file()
-    parts = (_classification if is_task else _language_modelling)(config.model_copy(deep=True), device)
+    parts = (_classification if is_task else _language_modelling)(config.model_copy(deep=True), device, world)
     wanted, found = config.data.fingerprint, parts.data.fingerprint
     if wanted not in (None, found):
         raise OelmError(
@@ -60,7 +63,7 @@ def prepare(config: RunConfig, folder: RunFolder) -> Parts:
     return parts
 
 
-def _language_modelling(config: RunConfig, device: torch.device) -> Parts:
+def _language_modelling(config: RunConfig, device: torch.device, world: World) -> Parts:
     if config.model.encoder:
         raise OelmError(
             f"encoder {config.model.encoder!r} is for classification, but {config.data.path} is no prepared task; "
@@ -77,11 +80,15 @@ def _language_modelling(config: RunConfig, device: torch.device) -> Parts:
     length = config.training.sequence_length or gpt.max_seq_len
     if length > gpt.max_seq_len:
         raise OelmError(f"sequence_length {length} exceeds the model's max_seq_len {gpt.max_seq_len}; lower it")
-    objective = LanguageModelling(data, config.training, length=length, seed=config.seed, device=device)
-    return Parts(config, data, objective, device, lambda weights: GPT.from_pretrained(weights) if weights else GPT(gpt))
+    objective = LanguageModelling(data, config.training, length=length, seed=config.seed, device=device, world=world)
+
+    def build(weights: str | Path | None) -> nn.Module:
+        return GPT.from_pretrained(weights) if weights else GPT(gpt)
+
+    return Parts(config, data, objective, device, build, world=world)
 
 
-def _classification(config: RunConfig, device: torch.device) -> Parts:
+def _classification(config: RunConfig, device: torch.device, world: World) -> Parts:
     from oelm.models import classifiers
     from oelm.training.classification import Classification
 
@@ -108,8 +115,10 @@ def _classification(config: RunConfig, device: torch.device) -> Parts:
         device=device,
         pad_id=shape.pad_token_id or 0,
         segments=classifiers.reads_segments(empty),
+        world=world,
     )
-    return Parts(config, data, objective, device, partial(classifiers.build_classifier, shape), start_from=encoder)
+    build = partial(classifiers.build_classifier, shape)
+    return Parts(config, data, objective, device, build, start_from=encoder, world=world)
 
 
 def _open_data(path: Path) -> TokenData:

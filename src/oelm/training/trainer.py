@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ import torch
 from torch import nn
 
 from oelm.errors import OelmError
-from oelm.files import write_json
 from oelm.freezing import FreezeReport, audit, freeze, hold
 from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder, config_differences
 from oelm.schedules import Rates, Schedule, advance
 from oelm.training import checkpoints, setup
 from oelm.training.checkpoints import Checkpoint
 from oelm.training.config import RunConfig
+from oelm.training.distributed import find_world
 from oelm.training.environment import environment, peak_memory_bytes
 from oelm.training.interruption import Interrupted, StopRequest
 from oelm.training.optimizer import (
@@ -48,10 +49,11 @@ class Diverged(OelmError):
 
 def train(config: RunConfig, out: str | Path, progress: Progress | None = None) -> dict[str, Any]:
     """Run, or go on with, the training that `config` describes in the folder `out`; return its result."""
-    folder = RunFolder(out)
-    parts = setup.prepare(config, folder)  # everything that can be refused is refused here
+    world = find_world(config)
+    folder = world.folder(out)
+    parts = setup.prepare(config, folder, world)  # everything that can be refused is refused here
     folder.path.mkdir(parents=True, exist_ok=True)
-    with folder.lock(), _log_to(folder.log_file):
+    with world.connected(parts.config, folder), folder.lock(), _log_to(folder.log_file):
         folder.create(parts.config.to_dict())
         finished = folder.result()
         if finished is not None:
@@ -65,7 +67,8 @@ class Trainer:
     def __init__(self, parts: setup.Parts, folder: RunFolder, progress: Progress | None = None) -> None:
         self.config, self.settings = parts.config, parts.config.training
         self.folder, self.objective, self.device, self.data = folder, parts.objective, parts.device, parts.data
-        self.progress = progress or (lambda facts: None)
+        self.world = parts.world
+        self.progress = progress if progress and self.world.leads else lambda facts: None
         self.step = 0
         self.seconds = 0.0  # spent in steps
         self.wall_seconds = 0.0  # spent altogether by earlier processes of this run
@@ -76,40 +79,42 @@ class Trainer:
         warmup = min(PUBLISHED_WARMUP, self.settings.max_steps // 10)
         self.timer = StepTimer(self.device, warmup)
         self._saved_step = -1
+        self._wrapped: nn.Module | None = None
         self._heartbeat = 0.0
         self._last_loss: float | None = None
         self._pace: float | None = None  # seconds per step, smoothed, for ETA and speed
 
         torch.manual_seed(self.config.seed)
         checkpoint = checkpoints.newest_valid(folder.checkpoints, log.warning)
+        self.world.require_same({"checkpoint": checkpoint.step if checkpoint else None})
         weights = checkpoint.path if checkpoint else parts.start_from
-        self.model: nn.Module = parts.build_model(weights).to(self.device)
+        self.model: nn.Module = parts.build_model(weights).to(self.world.home(self.device))
         if checkpoint is None:
             pretrained = parts.start_from is not None
-            self.freeze_report = freeze(self.model, self.config.method, seed=self.config.seed, pretrained=pretrained)
+            report = freeze(self.model, self.config.method, seed=self.config.seed, pretrained=pretrained)
+            self.freeze_report = FreezeReport.from_dict(self.world.from_leader(self.model, report.to_dict()))
             folder.truncate_records(-1)
         else:
             self._require_same_run(checkpoint)
             self.freeze_report = FreezeReport.from_dict(checkpoint.freeze)
             hold(self.model, self.freeze_report)
-        write_json(folder.freeze_file, self.freeze_report.to_dict())
-        write_json(folder.environment_file, environment(str(self.device)))
+        folder.record(folder.freeze_file, self.freeze_report.to_dict())
+        folder.record(folder.environment_file, {**environment(str(self.device)), **self.world.facts})
         self.schedule = Schedule.of(self.freeze_report, self.settings.max_steps)
         self.rates = Rates.of(self.model, self.freeze_report, self.schedule)
+        self._wrap()
         self.optimizer = build_optimizer(self.model, self.settings, self.rates)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
         if checkpoint is not None:
             self._load_progress(checkpoint)
-        self.compiled: nn.Module = self.model
-        if self.config.runtime.compile:
-            self.compiled = torch.compile(self.model)  # type: ignore[assignment]
-        self.trackers = Trackers(self.config.runtime.trackers, folder.path, self.config.to_dict())
+        trackers = self.config.runtime.trackers if self.world.leads else []
+        self.trackers = Trackers(trackers, folder.path, self.config.to_dict())
 
     def run(self) -> dict[str, Any]:
         started_at = self.step
         log.info("%s: %s from step %d", self.folder.name, self.config.method_name, self.step)
         try:
-            with StopRequest() as stop:
+            with StopRequest() as stop, self.world.peers():
                 self._fit(stop)
                 result = self._finish()
         except Interrupted as interruption:
@@ -145,9 +150,17 @@ class Trainer:
             improved = (self.step % eval_every == 0 or last) and self._validate_on_the_way()
             if improved or self.step % checkpoint_every == 0 or last:
                 self._save(best=improved)
-            if stop.signal_number is not None:
+            signal_number = self.world.agreed(stop.signal_number)
+            if signal_number is not None:
                 self._save()
-                raise Interrupted(stop.signal_number, self.step)
+                raise Interrupted(signal_number, self.step)
+
+    def _wrap(self) -> None:
+        """The model to train with, among several processes or compiled; anew when what trains has changed."""
+        wrapped = self.world.wrap(self.model, pausing=bool(self.rates.pausing))
+        if wrapped is not self._wrapped:
+            self._wrapped = wrapped
+            self.compiled: nn.Module = torch.compile(wrapped) if self.config.runtime.compile else wrapped  # type: ignore[assignment]
 
     def _follow_schedule(self) -> None:
         """Let train what the method lets train at this step; when a promise changes, so does the optimizer."""
@@ -157,10 +170,12 @@ class Trainer:
         if report is self.freeze_report:
             return
         self.freeze_report = report
-        write_json(self.folder.freeze_file, report.to_dict())
-        state = optimizer_tensors(self.optimizer)
+        self.folder.record(self.folder.freeze_file, report.to_dict())
+        self._wrap()
+        moments = self.optimizer.state
         self.optimizer = build_optimizer(self.model, self.settings, self.rates)
-        load_optimizer_tensors(self.optimizer, state)
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.optimizer.state.update({p: moments[p] for p in trained if p in moments})
         log.info("step %d: %d parameters frozen from here on", self.step, report.frozen_parameters)
 
     def _one_step(self) -> tuple[float, float, float]:
@@ -168,9 +183,11 @@ class Trainer:
         rate = learning_rate(self.step, settings)
         set_learning_rate(self.optimizer, rate, self.step, self.rates)
         self.compiled.train()
+        self.world.begin(self.step)
         total = torch.zeros((), device=self.device)
         with timer.step():
             for micro in range(settings.accumulation):
+                self.world.share_gradients(now=micro == settings.accumulation - 1)
                 with timer.phase("data"):
                     batch = self.objective.batch((self.step - 1) * settings.accumulation + micro)
                 with timer.phase("forward"), self._autocast():
@@ -180,7 +197,7 @@ class Trainer:
                 total += loss.detach()
             with timer.phase("optimizer"):
                 norm = self._apply_gradients()
-            mean_loss = total.item()
+            mean_loss = self.world.mean(total).item()
         self._require_number("the loss", mean_loss)
         return mean_loss, norm, rate
 
@@ -188,7 +205,7 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
         limit = self.settings.grad_clip or math.inf
-        norm = nn.utils.clip_grad_norm_(trained, limit).item()
+        norm = self.world.number(nn.utils.clip_grad_norm_(trained, limit))
         if not self.scaler.is_enabled():  # the scaler itself skips a step whose gradients overflow
             self._require_number("the gradient norm", norm)
         self.scaler.step(self.optimizer)
@@ -270,15 +287,21 @@ class Trainer:
         if self._saved_step == self.step and not best:
             return
         audit(self.model, self.freeze_report)
+        weights = self.world.weights(self.model)
+        moments = self.world.whole(optimizer_tensors(self.optimizer))
+        self._saved_step = self.step
+        if not self.world.leads:
+            return
         self.folder.sync_records()
         generators = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             generators["cuda"] = torch.cuda.get_rng_state(self.device)
+        save_pretrained: Any = self.model.save_pretrained
         checkpoints.save(
             self.folder.checkpoints,
-            save_model=self.model.save_pretrained,  # type: ignore[arg-type]
+            save_model=partial(save_pretrained, state_dict=weights),
             tensors={
-                "optimizer": optimizer_tensors(self.optimizer),
+                "optimizer": moments,
                 "random": generators,
                 "timing": {"steps": self.timer.tensor()},
             },
@@ -298,7 +321,6 @@ class Trainer:
             tokenizer=self.data.tokenizer_path,
             best=best,
         )
-        self._saved_step = self.step
 
     def _require_same_run(self, checkpoint: Checkpoint) -> None:
         differences = config_differences(checkpoint.state["config"], self.config.to_dict())
@@ -320,7 +342,8 @@ class Trainer:
         self.seconds, self.wall_seconds = state["seconds"], state["wall_seconds"]
         self.validation_seconds = state["validation_seconds"]
         self.best = state["best"] or self.best
-        if self.best["step"] == checkpoint.step:  # the link may not have been moved before the process was killed
+        # The link may not have been moved before the process was killed.
+        if self.best["step"] == checkpoint.step and self.world.leads:
             checkpoints.mark_best(checkpoint.path)
         self.last_validation = state["last_validation"]
         self.scaler.load_state_dict(state["scaler"])
@@ -352,7 +375,7 @@ class Trainer:
             f"final_{self.objective.headline}": final[self.objective.headline],
             "best_val_loss": self.best["loss"],
         }
-        write_json(self.folder.timing_file, timing)
+        self.folder.record(self.folder.timing_file, timing)
         result = {
             "method": self.config.method_name,
             "seed": self.config.seed,
@@ -374,7 +397,7 @@ class Trainer:
             "median_step_time": timing.get("median_step_time"),
             "peak_memory_bytes": self._peak_memory(),
         }
-        write_json(self.folder.result_file, result)
+        self.folder.record(self.folder.result_file, result)
         headline = self.objective.headline
         log.info("finished: %s %.4f over the whole validation set", headline, final[headline])
         return result

@@ -29,7 +29,7 @@ class Local:
     def threads(self) -> int | None:
         from oelm.training.environment import usable_cores
 
-        return None if self.places[0].gpus else max(1, usable_cores() // len(self.places))
+        return None if self.places[0].gpus else max(1, usable_cores() // (len(self.places) * self.nproc))
 
     def run(self, planned: Sequence[PlannedRun], watch: Watch | None = None) -> list[Job]:
         return run_all(planned, slots=self.places, nproc=self.nproc, watch=watch)

@@ -1,4 +1,4 @@
-"""python -m oelm.experiments.leash PID COMMAND…: a command that is asked to leave when its parent, process PID, dies.
+"""python -m oelm.leash PID COMMAND…: a command that is asked to leave when its parent, process PID, dies.
 
 A suite that is killed cannot stop its runs. On Linux the kernel can: the run gets a SIGTERM, writes a checkpoint and
 leaves, and the next suite goes on with it. Elsewhere the command just runs.
