@@ -7,6 +7,7 @@ import typer
 
 from oelm.cli import (
     audit,
+    bench,
     compare,
     data,
     demo,
@@ -47,6 +48,7 @@ app.command("watch")(status.watch)
 app.command("logs")(status.logs)
 app.command("stop")(status.stop)
 app.command("generate")(generate.generate)
+app.command("bench")(bench.bench)
 app.command("compare")(compare.compare)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)

@@ -61,6 +61,10 @@ def train(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N. [default: auto]")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
     compile_model: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
+    checkpointing: Annotated[
+        bool,
+        typer.Option("--gradient-checkpointing", help="Less memory, a third more computation, the same result."),
+    ] = False,
     track: Annotated[list[str] | None, typer.Option(help="tensorboard or wandb. Repeatable.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress; the run folder has it all.")] = False,
@@ -105,7 +109,13 @@ def train(
             "accumulation": accumulation,
             "precision": precision,
         },
-        "runtime": {"device": device, "threads": threads, "compile": compile_model or None, "trackers": track},
+        "runtime": {
+            "device": device,
+            "threads": threads,
+            "compile": compile_model or None,
+            "gradient_checkpointing": checkpointing or None,
+            "trackers": track,
+        },
     }
     values = with_settings(_merged(values, given), settings or [])
     run_config = RunConfig.parse(values)

@@ -23,9 +23,9 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[Group]:
     ]
 
 
-def build_optimizer(model: nn.Module, settings: TrainingSection) -> torch.optim.AdamW:
+def build_optimizer(model: nn.Module, settings: TrainingSection, fused: bool | None = True) -> torch.optim.AdamW:
     groups = parameter_groups(model, settings.weight_decay)
-    return torch.optim.AdamW(groups, lr=settings.max_lr, betas=(settings.beta1, settings.beta2), fused=True)
+    return torch.optim.AdamW(groups, lr=settings.max_lr, betas=(settings.beta1, settings.beta2), fused=fused)
 
 
 def learning_rate(step: int, settings: TrainingSection) -> float:
