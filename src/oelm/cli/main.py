@@ -12,6 +12,7 @@ from oelm.cli import (
     data,
     demo,
     doctor,
+    estimate,
     experiments,
     generate,
     inspect,
@@ -49,6 +50,7 @@ app.command("logs")(status.logs)
 app.command("stop")(status.stop)
 app.command("generate")(generate.generate)
 app.command("bench")(bench.bench)
+app.command("estimate")(estimate.estimate)
 app.command("compare")(compare.compare)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
