@@ -40,6 +40,8 @@ format: $(VENV)/installed  ## format the code
 
 benchmark: $(VENV)/installed  ## step time and memory against Hugging Face GPT-2, tokenising against bare tokenizers
 	@$(BIN)/python benchmarks/step_time.py
+	@$(BIN)/python benchmarks/peak_memory.py --length 256 --vocab 4096
+	@$(BIN)/python benchmarks/peak_memory.py --claim
 	@$(BIN)/python benchmarks/tokenize_throughput.py
 
 # Timings of a busy machine are worthless: run it when nothing else does.
