@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format benchmark study-mini study-encoders clean
+.PHONY: help install demo test lint format benchmark bench-cpu study-mini study-encoders clean
 
 help:  ## say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +40,16 @@ format: $(VENV)/installed  ## format the code
 
 benchmark: $(VENV)/installed  ## step time and memory against Hugging Face GPT-2, tokenising against bare tokenizers
 	@$(BIN)/python benchmarks/step_time.py
+	@$(BIN)/python benchmarks/peak_memory.py --length 256 --vocab 4096
+	@$(BIN)/python benchmarks/peak_memory.py --claim
 	@$(BIN)/python benchmarks/tokenize_throughput.py
+
+# Timings of a busy machine are worthless: run it when nothing else does.
+bench-cpu: $(VENV)/installed  ## step times of our arms and Hugging Face's models at three sizes, into results/bench-cpu (20 minutes)
+	@for size in tiny small medium-512; do \
+	  $(BIN)/oelm bench baseline oelm_freeze gpt2 gpt2_fused bert_fused --size $$size --batch 4 --length 512 --vocab 4096 \
+	    --device cpu --out results/bench-cpu/$$size || exit 1; \
+	done
 
 # Finished runs are kept, so the study can be stopped and started at will. Texts: a folder with tinystories/, wikitext-2/
 # and openwebtext-sample/, named by OELM_SHARED_DATA; without it the first two come from the hub.

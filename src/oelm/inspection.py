@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from oelm.analysis.flops import Flops, Matmul, attention_flops, count
+from oelm.analysis.memory import training_memory
 from oelm.errors import OelmError
 from oelm.freezing import FreezeReport, freeze
 from oelm.methods import method
@@ -26,12 +27,33 @@ TASK_LENGTH = 128
 """Tokens per text in the study's classification experiments."""
 
 
+BATCH_SIZE = 8
+"""Sequences per step that memory is predicted for, as in the trainer."""
+
+
 def inspect_model(
-    name: str, method_name: str, *, labels: int | None = None, sequence_length: int | None = None, **overrides: Any
+    name: str,
+    method_name: str,
+    *,
+    labels: int | None = None,
+    sequence_length: int | None = None,
+    batch_size: int = BATCH_SIZE,
+    gradient_checkpointing: bool = False,
+    **overrides: Any,
 ) -> dict[str, Any]:
-    """Facts about one of our GPT sizes, a published model or a model folder; `labels` gives it a classifier's head."""
+    """Facts about one of our GPT sizes, a published model or a model folder; `labels` gives it a classifier's head.
+
+    Peak memory is predicted for our GPT as a language model only.
+    """
     if name in SIZES and labels is None:
-        return inspect_gpt(name, method_name, sequence_length=sequence_length, **overrides)
+        return inspect_gpt(
+            name,
+            method_name,
+            sequence_length=sequence_length,
+            batch_size=batch_size,
+            gradient_checkpointing=gradient_checkpointing,
+            **overrides,
+        )
     from oelm.models.known import named_config
 
     if name in SIZES:
@@ -48,10 +70,28 @@ def inspect_model(
     return _facts(name, config.to_diff_dict(), method_name, lambda: model_class.from_config(config), length)
 
 
-def inspect_gpt(size: str, method_name: str, *, sequence_length: int | None = None, **overrides: Any) -> dict[str, Any]:
+def inspect_gpt(
+    size: str,
+    method_name: str,
+    *,
+    sequence_length: int | None = None,
+    batch_size: int = BATCH_SIZE,
+    gradient_checkpointing: bool = False,
+    **overrides: Any,
+) -> dict[str, Any]:
     """Facts about our GPT of a named size under a method, beside the same model under `baseline`."""
     config = GPTConfig.of_size(size, **overrides)
-    return _facts(size, vars(config), method_name, lambda: GPT(config), sequence_length or config.max_seq_len)
+    length = sequence_length or config.max_seq_len
+    facts = _facts(size, vars(config), method_name, lambda: GPT(config), length)
+    memory = training_memory(
+        config,
+        parameters=facts["total_parameters"],
+        trainable=facts["trainable_parameters"],
+        batch=batch_size,
+        length=length,
+        checkpointing=gradient_checkpointing,
+    )
+    return {**facts, "training_memory": memory}
 
 
 def model_flops(

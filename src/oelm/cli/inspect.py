@@ -43,13 +43,30 @@ def inspect(
     sequence_length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence, for FLOPs.")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="Vocabulary. [default: GPT-2's 50,257]")] = None,
     positions: Annotated[str | None, typer.Option(help="learned or rotary.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Changes what training keeps. [default: the size's]")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences per step, for memory.")] = 8,
+    checkpointing: Annotated[
+        bool, typer.Option("--gradient-checkpointing", help="Memory of a step that computes its blocks twice.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Count parameters, checkpoint bytes and matmul FLOPs of a model under a method, without allocating it."""
+    """Count parameters, checkpoint bytes, matmul FLOPs and memory of a model under a method, without allocating it.
+
+    Memory is the peak of a float32 training step of our GPT on a CPU, beyond what Python and its libraries take (about
+    0.3 GB): weights, gradients, AdamW's moments, what the backward pass keeps, the loss; docs/speed.md has the formula.
+    """
     from oelm.inspection import inspect_model
 
-    overrides = {k: v for k, v in {"vocab_size": vocab_size, "positions": positions}.items() if v is not None}
-    facts = inspect_model(model, method, labels=labels, sequence_length=sequence_length, **overrides)
+    given = {"vocab_size": vocab_size, "positions": positions, "dropout": dropout}
+    facts = inspect_model(
+        model,
+        method,
+        labels=labels,
+        sequence_length=sequence_length,
+        batch_size=batch_size,
+        gradient_checkpointing=checkpointing,
+        **{name: value for name, value in given.items() if value is not None},
+    )
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
@@ -71,6 +88,8 @@ def _print(facts: dict[str, Any]) -> None:
     ):
         console.print(f"  {label:<10} {facts[key]:>16,} parameters")
     console.print(f"  {'checkpoint':<10} {facts['checkpoint_bytes']:>16,} bytes (weights + two moments of what trains)")
+    if "training_memory" in facts:
+        console.print(_memory_line(facts["training_memory"]))
     table = Table("MFLOPs per token", "forward", "backward", title_justify="left")
     flops = facts["flops_per_token"]
     for group in flops["forward"]:
@@ -86,3 +105,15 @@ def _print(facts: dict[str, Any]) -> None:
     for row in facts["training"]:
         console.print(f"  {row['what']:<{width}}  {row['when']}")
     console.print(f"  [dim]{LEGEND}[/]")
+
+
+def _memory_line(memory: dict[str, Any]) -> str:
+    parts = ", ".join(
+        f"{name.replace('_', ' ')} {memory[name] / 1e6:,.0f}"
+        for name in ("weights", "optimizer", "gradients", "activations", "loss_chunks")
+    )
+    step = f"{memory['batch_size']} × {memory['sequence_length']} tokens"
+    return (
+        f"  {'memory':<10} {memory['peak_bytes']:>16,} bytes at the peak of a step of {step} (CPU, fp32)\n"
+        f"  {'of that, MB':<10} {parts} (not all at once)"
+    )

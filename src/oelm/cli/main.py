@@ -7,10 +7,12 @@ import typer
 
 from oelm.cli import (
     audit,
+    bench,
     compare,
     data,
     demo,
     doctor,
+    estimate,
     experiments,
     generate,
     inspect,
@@ -48,6 +50,8 @@ app.command("watch")(status.watch)
 app.command("logs")(status.logs)
 app.command("stop")(status.stop)
 app.command("generate")(generate.generate)
+app.command("bench")(bench.bench)
+app.command("estimate")(estimate.estimate)
 app.command("compare")(compare.compare)
 app.command("audit")(audit.audit)
 app.command("recommend")(recommend.recommend)

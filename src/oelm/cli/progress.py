@@ -41,6 +41,36 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
         yield update
 
 
+@contextmanager
+def counting_progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """For work that is counted: what is being done, how many of how many. Elsewhere than on a terminal, a few lines."""
+    if quiet:
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield _few_lines(console)
+        return
+    with console.status("starting") as status:
+        yield lambda what, done, total: status.update(f"{what} {done} of {total}" if total else what)
+
+
+def _few_lines(console: Any) -> Callable[[str, int, int], None]:
+    """A line for everything new, and one every few seconds while it goes on."""
+    said, when = "", 0.0
+
+    def say(what: str, done: int, total: int) -> None:
+        nonlocal said, when
+        if what == said and time.monotonic() - when < _SECONDS_BETWEEN_LINES and done < total:
+            return
+        said, when = what, time.monotonic()
+        console.print(f"{what} {done} of {total}" if total else what)
+
+    return say
+
+
 def describe(facts: dict[str, Any]) -> str:
     """One line from a run's status: loss, perplexity or accuracy, speed, time left."""
     parts = []

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from oelm.errors import OelmError, unknown
 from oelm.files import write_tensors
@@ -107,6 +108,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.name_or_path = ""  # where the weights were loaded from, if they were
+        self.gradient_checkpointing = False  # in training, keep the blocks' inputs only and compute them twice
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.position = nn.Embedding(config.max_seq_len, config.d_model) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
@@ -166,8 +168,12 @@ class GPT(nn.Module):
             rotation = rotary_angles(position_ids, self.config.head_dim, x.dtype)
         x = self.dropout(x)
         mask = _attention_mask(length, seen, attention_mask, self.config.causal)
+        checkpointed = self.gradient_checkpointing and self.training and torch.is_grad_enabled() and cache is None
         for block in self.blocks:
-            x = block(x, rotation, mask, cache)
+            if checkpointed:  # dropout falls on the same places both times: checkpoint keeps the random state
+                x = checkpoint(block, x, rotation, mask, None, use_reentrant=False)
+            else:
+                x = block(x, rotation, mask, cache)
         return self.norm(x)
 
     def head(self, hidden: Tensor) -> Tensor:

@@ -1,34 +1,127 @@
-"""Ready-to-time training steps of several methods on one model and one data set."""
+"""Ready-to-time training steps: our methods and their peers, on one shape and the same batches."""
 
+import itertools
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
+from oelm.data.tokens import TokenData
+from oelm.errors import unknown
 from oelm.freezing import freeze
 from oelm.inspection import model_flops
+from oelm.methods import METHODS, method
 from oelm.models.gpt import GPT, GPTConfig
+from oelm.models.peers import PEERS
 from oelm.training.config import TrainingSection
 from oelm.training.interleaved import Step, interleave, ratio
+from oelm.training.objectives import LanguageModelling
 from oelm.training.optimizer import build_optimizer
+from oelm.training.setup import with_checkpointing
+from oelm.training.timing import StepTimer
+
+WARMUP = 2
+RANDOM_BATCHES = 16
+"""Batches of made-up text before it repeats itself."""
 
 
-def training_step(model: nn.Module, settings: TrainingSection, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
-    """Forward, backward, clip and AdamW on one fixed batch, as the trainer does it."""
-    optimizer = build_optimizer(model, settings)
+@dataclass(frozen=True)
+class TimedArm:
+    """A model with its optimizer and data, and the clock that splits its steps into phases."""
+
+    step: Step
+    timer: StepTimer
+    model: nn.Module
+    flops_per_token: int
+
+
+def arm_name(name: str) -> str:
+    """The full name of a method (also by its alias) or a peer."""
+    known = [*METHODS, *(alias for row in METHODS.values() for alias in row.aliases), *PEERS]
+    if name not in known:
+        raise unknown("arm", name, known)
+    return name if name in PEERS else method(name).name
+
+
+def build_arm(
+    name: str,
+    config: GPTConfig,
+    settings: TrainingSection,
+    *,
+    device: torch.device,
+    warmup: int = WARMUP,
+    compiled: bool = False,
+    checkpointing: bool = False,
+) -> TimedArm:
+    """One method on our GPT, or one peer of the same shape, ready to make training steps."""
+    length = settings.sequence_length or config.max_seq_len
+    torch.manual_seed(0)
+    model = (PEERS[name].build(config) if name in PEERS else GPT(config)).to(device)
+    if name not in PEERS:
+        freeze(model, name)
+    if checkpointing:
+        with_checkpointing(getattr(model, "model", model))
+    ours_or_fused = name not in PEERS or PEERS[name].fused_optimizer
+    optimizer = build_optimizer(model, settings, fused=ours_or_fused or None)
+    flops = _flops_per_token(name, model, config, length)
+    text = random_text(config.vocab_size, length, settings, device)
+    timer = StepTimer(device, warmup)
+    called = cast(nn.Module, torch.compile(model)) if compiled else model
+    return TimedArm(training_step(called, optimizer, settings, text, timer), timer, model, flops)
+
+
+def training_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    settings: TrainingSection,
+    text: LanguageModelling,
+    timer: StepTimer,
+) -> Step:
+    """Batch, forward, backward, clip and AdamW, as the trainer does it, each in its phase of the timer."""
     trained = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = itertools.count()
     model.train()
 
     def step() -> float:
-        loss = model(inputs, targets)
-        loss.backward()
-        nn.utils.clip_grad_norm_(trained, settings.grad_clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.item()  # on a GPU this waits for the step to end
+        with timer.step():
+            with timer.phase("data"):
+                batch = text.batch(next(numbers))
+            with timer.phase("forward"):
+                loss = text.loss(model, batch)
+            with timer.phase("backward"):
+                loss.backward()
+            with timer.phase("optimizer"):
+                nn.utils.clip_grad_norm_(trained, settings.grad_clip)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            value = loss.item()  # on a GPU this waits for the step to end
+        return value
 
     return step
+
+
+def random_text(
+    vocab_size: int, length: int, settings: TrainingSection, device: torch.device, seed: int = 0
+) -> LanguageModelling:
+    """The trainer's own objective over made-up tokens: what they say changes no step's time."""
+    count = RANDOM_BATCHES * settings.batch_size * length + 1
+    dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+    tokens = cast(np.memmap, np.random.default_rng(seed).integers(vocab_size, size=count, dtype=dtype))
+    data = TokenData(Path("random text"), {}, train=tokens, validation=tokens)
+    return LanguageModelling(data, settings, length=length, seed=seed, device=device)
+
+
+def _flops_per_token(name: str, model: nn.Module, config: GPTConfig, length: int) -> int:
+    if name not in PEERS:
+        return model_flops(model, sequence_length=length, causal=True).step
+    # On a twin without memory: counting splits GPT-2's fused projection, and it would no longer be GPT-2.
+    with torch.device("meta"):
+        twin = PEERS[name].build(config).model
+    return model_flops(twin, sequence_length=length).step
 
 
 def compare_step_times(
@@ -42,17 +135,13 @@ def compare_step_times(
 ) -> dict[str, Any]:
     """Step-time ratios of methods to the reference, beside the ratio that their FLOPs predict."""
     length = settings.sequence_length or config.max_seq_len
-    tokens = torch.randint(config.vocab_size, (settings.batch_size, length + 1), device=device)
-    steps: dict[str, Step] = {}
-    flops: dict[str, int] = {}
-    for name in dict.fromkeys([reference, *methods]):
-        torch.manual_seed(0)
-        model = GPT(config).to(device)
-        freeze(model, name)
-        steps[name] = training_step(model, settings, tokens[:, :-1], tokens[:, 1:])
-        flops[name] = model_flops(model, sequence_length=length, causal=True).step
-    seconds = interleave(steps, rounds=rounds)
     arms = {
+        name: build_arm(name, config, settings, device=torch.device(device))
+        for name in dict.fromkeys([reference, *methods])
+    }
+    seconds = interleave({name: arm.step for name, arm in arms.items()}, rounds=rounds, warmup=WARMUP)
+    flops = {name: arm.flops_per_token for name, arm in arms.items()}
+    ratios = {
         name: {**ratio(values, seconds[reference]), "predicted": flops[name] / flops[reference]}
         for name, values in seconds.items()
         if name != reference
@@ -68,5 +157,5 @@ def compare_step_times(
         },
         "reference": reference,
         "reference_median_seconds": float(sorted(seconds[reference])[rounds // 2]),
-        "arms": arms,
+        "arms": ratios,
     }

@@ -108,6 +108,7 @@ class RuntimeSection(_Section):
     compile: bool = False
     nproc: int = Field(1, ge=1, description="processes on this machine; a batch is shared among them")
     strategy: Literal["ddp", "fsdp"] = Field("ddp", description="of several processes: copies, or shards of the model")
+    gradient_checkpointing: bool = Field(False, description="less memory, about a third more computation, same result")
     trackers: list[Literal["tensorboard", "wandb"]] = Field(default_factory=list)
 
 

@@ -9,17 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Step = Callable[[], object]
+Watch = Callable[[int, int], None]
+"""Told after every step how many of how many are done."""
 _RESAMPLES = 2_000
 
 
-def interleave(steps: Mapping[str, Step], *, rounds: int, warmup: int = 2) -> dict[str, NDArray[np.float64]]:
+def interleave(
+    steps: Mapping[str, Step], *, rounds: int, warmup: int = 2, watch: Watch = lambda done, total: None
+) -> dict[str, NDArray[np.float64]]:
     """Seconds per step of every arm, (rounds,): each round runs all arms forth and back and averages the two visits.
 
     A step must end with the device idle (on a GPU: synchronised), or its time would be somebody else's.
     """
+    done, total = 0, len(steps) * (warmup + 2 * rounds)
     for step in steps.values():
         for _ in range(warmup):
             step()
+            done += 1
+            watch(done, total)
     order = [*steps, *reversed(list(steps))]
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
@@ -31,6 +38,8 @@ def interleave(steps: Mapping[str, Step], *, rounds: int, warmup: int = 2) -> di
                 start = time.perf_counter()
                 steps[name]()
                 visits[name] += (time.perf_counter() - start) / 2
+                done += 1
+                watch(done, total)
             for name, value in visits.items():
                 seconds[name].append(value)
     finally:

@@ -33,9 +33,11 @@ def parameter_groups(model: nn.Module, weight_decay: float, rates: Rates | None 
     ]
 
 
-def build_optimizer(model: nn.Module, settings: TrainingSection, rates: Rates | None = None) -> torch.optim.AdamW:
+def build_optimizer(
+    model: nn.Module, settings: TrainingSection, rates: Rates | None = None, *, fused: bool | None = True
+) -> torch.optim.AdamW:
     groups = parameter_groups(model, settings.weight_decay, rates)
-    return torch.optim.AdamW(groups, lr=settings.max_lr, betas=(settings.beta1, settings.beta2), fused=True)
+    return torch.optim.AdamW(groups, lr=settings.max_lr, betas=(settings.beta1, settings.beta2), fused=fused)
 
 
 def learning_rate(step: int, settings: TrainingSection) -> float:

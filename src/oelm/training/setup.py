@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,9 @@ def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE) -> Parts
         keep_freed_memory()
     is_task = (Path(config.data.path) / labelled.MANIFEST).is_file()
     parts = (_classification if is_task else _language_modelling)(config.model_copy(deep=True), device, world)
+    if config.runtime.gradient_checkpointing:
+        build = parts.build_model
+        parts = replace(parts, build_model=lambda weights: with_checkpointing(build(weights)))
     wanted, found = config.data.fingerprint, parts.data.fingerprint
     if wanted not in (None, found):
         raise OelmError(
@@ -119,6 +122,19 @@ def _classification(config: RunConfig, device: torch.device, world: World) -> Pa
     )
     build = partial(classifiers.build_classifier, shape)
     return Parts(config, data, objective, device, build, start_from=encoder, world=world)
+
+
+def with_checkpointing(model: nn.Module) -> nn.Module:
+    """Have the model keep its blocks' inputs only, and compute the rest again in the backward pass."""
+    ours = [module for module in model.modules() if isinstance(module, GPT)]
+    for gpt in ours:
+        gpt.gradient_checkpointing = True
+    if ours:
+        return model
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise OelmError(f"gradient_checkpointing: {type(model).__name__} cannot do it; leave it out")
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
+    return model
 
 
 def _open_data(path: Path) -> TokenData:

@@ -1,0 +1,84 @@
+"""`oelm bench`: step times that nobody can argue with."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def bench(
+    arms: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Methods ('oelm methods') and peers: gpt2, bert (Hugging Face, same shape), "
+            "gpt2_fused, bert_fused (with fused AdamW like ours). [default: baseline oelm_freeze gpt2]",
+            metavar="[ARM]…",
+            show_default=False,
+        ),
+    ] = None,
+    reference: Annotated[str | None, typer.Option(help="What the others are divided by. [default: the first]")] = None,
+    size: Annotated[str, typer.Option(help="demo, tiny, small, medium-512, medium or large.")] = "tiny",
+    batch: Annotated[int, typer.Option(min=1, help="Sequences per step.")] = 4,
+    length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence. [default: the size's own]")] = None,
+    vocab: Annotated[int, typer.Option(min=2, help="Vocabulary.")] = 4096,
+    rounds: Annotated[int, typer.Option(help="Rounds of A-B-…-B-A; two steps of every arm in each.")] = 12,
+    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for every arm, peers too.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. [default: torch's own choice]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write bench.json, .md, .svg and .png here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Time training steps of methods and peers side by side, beside what their FLOPs and this machine allow.
+
+    All arms have one shape and the same made-up batches and take turns in one process (A-B-…-B-A), after a warm-up,
+    with the device synchronised. The table has each step's time, its ratio to the reference with a 95 % interval, the
+    ratio that matmul FLOPs predict, how the time is shared among data, forward, backward and optimizer, and how far the
+    step is above the time its FLOPs would take at the matmul peak measured in the same run.
+
+    Leave the machine alone meanwhile. On all sides: float32, SDPA, no dropout, AdamW, gradients clipped at 1.
+
+    Example: oelm bench baseline oelm_freeze gpt2 --size medium-512 --batch 4 --out results/bench
+    """
+    import torch
+
+    from oelm.analysis.bench_report import write_bench
+    from oelm.cli.progress import counting_progress
+    from oelm.training.bench import Shape
+    from oelm.training.bench import bench as measure
+    from oelm.training.setup import choose_device
+
+    chosen = choose_device(device, "fp32")
+    if threads:
+        torch.set_num_threads(threads)
+    shape = Shape(size, batch, length, vocab)
+    names = arms or ["baseline", "oelm_freeze", "gpt2"]
+    with counting_progress(quiet or as_json) as say:
+        result = measure(names, shape, reference=reference, rounds=rounds, compiled=compiled, device=chosen, say=say)
+    written = write_bench(result, out) if out else []
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+        return
+    _print(result)
+    if out:
+        typer.echo(f"{out}: {', '.join(path.name for path in written)}")
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from oelm.analysis import bench_report as report
+
+    console = Console(highlight=False)
+    console.print(report.headline(result), style="bold")
+    for header, rows in ((report.TIMES, report.times(result)), (report.SHARES, report.shares(result))):
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for name in header:
+            table.add_column(name, justify="left" if name in report.LEFT else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table, "")
+    for note in report.footnotes(result):
+        console.print(note, style="dim", markup=False)

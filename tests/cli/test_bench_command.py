@@ -1,0 +1,21 @@
+"""`oelm bench` as a user meets it."""
+
+import json
+
+from test_main import oelm, refused
+
+SMALL = ["--size", "demo", "--batch", "1", "--length", "8", "--vocab", "40", "--rounds", "6", "--device", "cpu"]
+
+
+def test_bench_prints_json_and_writes_its_folder(tmp_path):
+    run = oelm("bench", "baseline", "oelm_freeze", *SMALL, "--threads", "1", "--json", "--out", tmp_path / "out")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".json", ".md", ".svg", ".png"}
+
+
+def test_bad_input_is_refused(tmp_path):
+    refused(oelm("bench", "gtp2", cwd=tmp_path), "arm 'gtp2' is unknown", "gpt2")
+    refused(oelm("bench", "--size", "tyni", cwd=tmp_path), "size 'tyni' is unknown", "tiny")
+    refused(oelm("bench", "--device", "tpu", cwd=tmp_path), "'tpu'", "use auto")
+    refused(oelm("bench", "--rounds", "2", cwd=tmp_path), "2 rounds", "at least 6")
