@@ -53,3 +53,22 @@ def test_encoders_have_their_own_switch_and_others_are_refused():
     assert with_checkpointing(BertForSequenceClassification(shape)).is_gradient_checkpointing
     with pytest.raises(OelmError, match="Linear cannot do it; leave it out"):
         with_checkpointing(torch.nn.Linear(2, 2))
+
+
+def test_a_run_with_checkpointing_is_the_same_run(fables_folder, tmp_path):
+    from oelm.runs import RunFolder
+    from oelm.training.config import RunConfig
+    from oelm.training.trainer import train
+
+    shape = {"d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 64, "max_seq_len": 32, "dropout": 0.1}
+    for on in (False, True):
+        config = {
+            "method": "oelm_freeze",
+            "model": {"size": "demo", "overrides": shape},
+            "data": {"path": str(fables_folder)},
+            "training": {"max_steps": 4, "batch_size": 2, "log_every": 1, "eval_tokens": 64},
+            "runtime": {"device": "cpu", "threads": 1, "gradient_checkpointing": on},
+        }
+        train(RunConfig.parse(config), tmp_path / str(on))
+    plain, checkpointed = (RunFolder(tmp_path / str(on)).metrics() for on in (False, True))
+    assert plain == checkpointed

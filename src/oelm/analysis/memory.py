@@ -36,7 +36,7 @@ ATTENTION_BLOCK = 128
 LOSS_CHUNK_ELEMENTS = 1 << 20
 """Both as in `oelm.models.kernels`, which needs torch; a test compares them."""
 ALLOCATOR_FACTOR = 1.21
-"""What the process holds beyond live tensors: glibc seldom fits an aligned block into a hole of its own size. Measured
+"""What the process holds beyond live tensors: holes in the heap. Measured
 (benchmarks/peak_memory.py): 1.15 to 1.26 without gradient checkpointing; with it the holes weigh more, up to 1.8."""
 
 

@@ -39,21 +39,22 @@ def _measure_here(arm: str, shape: Shape, steps: int, keep_freed: bool = True, *
 
     if keep_freed:
         keep_freed_memory()  # as the trainer does
-    _touch_libraries()
+    _touch_libraries(arm)
     before = peak_memory_bytes()
     built = build_arm(arm, shape.model(), shape.settings(), device=torch.device("cpu"), **options)
     losses = [built.step() for _ in range(steps)]
     return {"bytes": peak_memory_bytes() - before, "loss": float(losses[0])}  # type: ignore[arg-type]
 
 
-def _touch_libraries() -> None:
-    """Make every library allocate what it keeps for itself: threads, kernels read from disk, product buffers."""
+def _touch_libraries(arm: str) -> None:
+    """Make every library allocate what it keeps for itself: threads, kernels, product buffers, modules loaded late."""
     import torch
 
     from oelm.training.arms import build_arm
 
     little = Shape("demo", batch=1, length=160, vocab=64)
-    build_arm("baseline", little.model(), little.settings(), device=torch.device("cpu")).step()
+    for name in dict.fromkeys(("baseline", arm)):
+        build_arm(name, little.model(), little.settings(), device=torch.device("cpu")).step()
 
 
 if __name__ == "__main__":
