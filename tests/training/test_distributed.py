@@ -221,7 +221,11 @@ def processes(tmp_path_factory, fables_folder):
         max_restarts=0,
         logs_specs=DefaultLogsSpecs(log_dir=str(root / "logs")),
     )
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    handlers = [signal.getsignal(number) for number in numbers]
     found = elastic_launch(agent, body)(root, configs)
+    for number, handler in zip(numbers, handlers, strict=True):  # the agent installs its own and leaves them
+        signal.signal(number, handler)
     return SimpleNamespace(root=root, configs=configs, found=found)
 
 
@@ -237,7 +241,7 @@ def tiny(data: Path, method: str, model: dict | None = None, **training) -> RunC
     )
 
 
-pytestmark = pytest.mark.timeout(400)  # on two idle cores all of this takes a minute or so
+pytestmark = pytest.mark.timeout(400)  # on busy cores; alone it takes two minutes
 
 
 # What they found

@@ -15,7 +15,11 @@ from oelm.training.checkpoints import newest_valid
 from oelm.training.objectives import LanguageModelling
 from oelm.training.trainer import Trainer, train
 
-FROZEN = [name for name, m in METHODS.items() if m.query.frozen or m.key.frozen]
+FROZEN = [
+    name
+    for name, m in METHODS.items()
+    if any(m.part(role).frozen and m.part(role).projection == "dense" for role in ("query", "key", "ffn"))
+]
 
 
 @pytest.mark.parametrize("method", FROZEN)
