@@ -159,7 +159,7 @@ def resume(
 ) -> None:
     """Go on with an interrupted run from its newest valid checkpoint, bit for bit as if it had never stopped.
 
-    With another number of processes than before it goes on as well, equal but for rounding.
+    With another number of processes than before it goes on as well; without dropout, equal but for rounding.
     """
     from oelm.runs import RunFolder
     from oelm.training.config import RunConfig
