@@ -1,28 +1,29 @@
 """What a source of text is, whatever it reads: `Source`, and holding out its validation documents."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
 SPLITS = ("train", "validation")
 
 
-class Source:
+class Source(ABC):
     """What `prepare` reads: a name, what identifies it, and its documents."""
 
     name: str
 
+    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """What the user asked for, known without the network: two equal settings give the same documents."""
-        raise NotImplementedError
 
+    @abstractmethod
     def provenance(self) -> dict[str, Any]:
         """What was really read, for the manifest; resolves what only the hub knows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def texts(self, split: str) -> Iterator[tuple[str, float | None]]:
         """Documents of a split, each with its true surprisal in nats where that is known."""
-        raise NotImplementedError
 
     def expected_bytes(self, split: str) -> int | None:
         """Roughly how much text is coming, for a progress bar; None if unknown."""
