@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from oelm.errors import OelmError
 from oelm.runs import RunFolder, config_differences
 from oelm.training.config import RunConfig
+from oelm.training.environment import version
 from oelm.training.interruption import Interrupted
 
 Item = TypeVar("Item")
@@ -184,9 +185,7 @@ class Processes(World):
 
     @contextlib.contextmanager
     def connected(self, config: RunConfig, folder: RunFolder) -> Iterator[None]:
-        from oelm import __version__
-
-        common = {"oelm version": __version__, "torch version": torch.__version__, "strategy": self.strategy}
+        common = {"oelm version": version("oelm"), "torch version": torch.__version__, "strategy": self.strategy}
         finished = {"finished": folder.result() is not None}  # all see the same folder, or some would wait for ever
         with self.peers():
             self._connect()

@@ -20,7 +20,7 @@ def environment(device: str | None = None) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": processor_name(),
         "cores": usable_cores(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in PACKAGES},
         "git_commit": git_commit(),
         "device": device,
         "gpus": gpu_names(),
@@ -86,7 +86,7 @@ def git_commit() -> str | None:
     return run.stdout.strip() or None
 
 
-def _version(name: str) -> str | None:
+def version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
