@@ -15,7 +15,7 @@ from oelm.analysis.results import load_runs
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    loaded = load_runs(make_suite(tmp_path_factory.mktemp("runs"), ("baseline", "oelm_freeze", "oelm_random"), (0, 1)))
+    loaded = load_runs(make_suite(tmp_path_factory.mktemp("runs"), seeds=(0, 1)))
     return {picture.name: picture for picture in pictures(loaded)}
 
 
@@ -24,7 +24,7 @@ def axes_of(picture: Picture):
 
 
 def test_there_is_a_figure_for_each_question(drawn):
-    assert list(drawn) == ["learning-curves", "gaps", "wall-time", "step-times"]
+    assert list(drawn) == ["learning-curves", "gaps", "wall-time", "step-times", "pareto"]
 
 
 def test_every_caption_names_its_runs(drawn):

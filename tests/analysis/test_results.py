@@ -124,10 +124,10 @@ def test_what_only_changes_the_record_spoils_no_comparison(tmp_path):
 def test_an_arm_is_compared_with_the_baseline_trained_most_alike(tmp_path):
     for rate in (1e-3, 3e-3):
         for name in ("baseline", "oelm_freeze"):
-            make_run(tmp_path, name, max_lr=rate, name=f"{name}-{rate}")
+            make_run(tmp_path, name, weight_decay=rate, name=f"{name}-{rate}")
     arms = [arm for arm in load_runs(tmp_path).arms if arm.baseline]
     assert [(arm.label, arm.baseline.label, arm.differences) for arm in arms] == [
-        (f"oelm_freeze (max_lr={rate})", f"baseline (max_lr={rate})", []) for rate in (0.001, 0.003)
+        (f"oelm_freeze (weight_decay={rate})", f"baseline (weight_decay={rate})", []) for rate in (0.001, 0.003)
     ]
 
 

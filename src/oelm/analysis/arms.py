@@ -7,9 +7,8 @@ data, model and metric, so that they may stand in one figure.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,7 @@ import numpy as np
 from oelm.analysis.statistics import METRICS, Metric
 from oelm.analysis.texts import Note
 from oelm.errors import OelmError
-from oelm.methods import METHODS, method
-from oelm.modifiers import equal_baseline
+from oelm.methods import method
 from oelm.runs import RunFolder
 
 BASELINE = "baseline"
@@ -86,7 +84,7 @@ class Run:
     @property
     def arm_key(self) -> str:
         """Equal for runs of one arm."""
-        return _canonical([self.method, self.data_key, self.settings])
+        return canonical([self.method, self.data_key, self.settings])
 
     def curve(self, key: str) -> dict[int, float]:
         return {row["step"]: row[key] for row in self.validations if isinstance(row.get(key), int | float)}
@@ -112,6 +110,8 @@ class Arm:
     """Settings in which this arm is not like its baseline: then the gap is not the method's alone."""
     number: int = 0
     """Its place among the study's arms of the same method."""
+    rates: dict[float, float] = field(default_factory=dict)
+    """Score at every learning rate it was tried with, if its baseline was given the same ones; else empty."""
 
     @property
     def method(self) -> str:
@@ -156,69 +156,6 @@ class Study:
         return known[0] if known and self.metric.key == "perplexity" else None
 
 
-def group_into_studies(runs: list[Run]) -> list[Study]:
-    """Finished runs by data, model and metric, then by method and settings."""
-    groups: dict[tuple[str, str, str], dict[str, list[Run]]] = {}
-    for run in runs:
-        study = groups.setdefault((run.data_key, _canonical(run.config.get("model")), run.metric.name), {})
-        study.setdefault(run.arm_key, []).append(run)
-    studies = [_study([sorted(arm, key=lambda run: run.seed) for arm in arms.values()]) for arms in groups.values()]
-    return sorted(studies, key=lambda study: (study.dataset, study.model))
-
-
-def _study(groups: list[list[Run]]) -> Study:
-    order = list(METHODS)
-    groups.sort(key=lambda runs: order.index(runs[0].method["name"]) if runs[0].method["name"] in order else len(order))
-    first, metric = groups[0][0], groups[0][0].metric
-    data = first.config.get("data") or {}
-    dataset = str((first.result or {}).get("dataset") or Path(str(data.get("path"))).name)
-    arms: list[Arm] = []
-    for runs in groups:
-        number = sum(arm.method == runs[0].method["name"] for arm in arms)
-        arms.append(Arm(_label(runs, groups), runs, dataset, metric, number=number))
-    compared = [_beside_its_baseline(arm, arms) for arm in arms]
-    model = first.config.get("model") or {}
-    encoder = Path(str(model.get("encoder") or "?")).name if isinstance(model, dict) else str(model)
-    size = str(model.get("size") or model.get("name") or encoder) if isinstance(model, dict) else str(model)
-    changes = (model.get("overrides") or {}) if isinstance(model, dict) else {}
-    return Study(dataset, ", ".join([size, *(f"{k} {v}" for k, v in changes.items())]), metric, compared)
-
-
-def _beside_its_baseline(arm: Arm, arms: list[Arm]) -> Arm:
-    """The baseline with the same pieces, else the plain one, trained most alike; what still differs is remembered."""
-    if arm.is_baseline:
-        return arm
-    equal = [other for other in arms if other.method == equal_baseline(arm.method) and other is not arm]
-    baselines = equal or [other for other in arms if other.is_baseline]
-    if not baselines:
-        return arm
-    nearest = min(baselines, key=lambda other: len(_differences(arm, other)))
-    return replace(arm, baseline=nearest, differences=_differences(arm, nearest))
-
-
-def _differences(arm: Arm, other: Arm) -> list[Note]:
-    keys = dict.fromkeys([*arm.settings, *other.settings])
-    return [
-        Note("different_settings", {"arm": arm.label, "key": key, "value": a, "baseline": other.label, "other": b})
-        for key in keys
-        if (a := arm.settings.get(key)) != (b := other.settings.get(key))
-    ]
-
-
-def _label(runs: list[Run], groups: list[list[Run]]) -> str:
-    """The method's name, and what tells the arm from other arms of that method."""
-    name = runs[0].method["name"]
-    others = [group[0] for group in groups if group[0].method["name"] == name]
-    keys = dict.fromkeys(key for run in others for key in run.settings)
-    told = [k for k in keys if len({_canonical(run.settings.get(k)) for run in others}) > 1]
-    # Everything derived from another key (min_lr from max_lr) would only repeat it.
-    told = [k for k in told if not (k == "training.min_lr" and "training.max_lr" in told)]
-    parts = [f"{k.rpartition('.')[2]}={runs[0].settings.get(k)}" for k in told]
-    if not parts and len({_canonical(run.method) for run in others}) > 1:
-        parts = [f"#{1 + [group[0] for group in groups if group[0] in others].index(runs[0])}"]
-    return f"{name} ({', '.join(parts)})" if parts else name
-
-
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values by dotted key."""
     flat: dict[str, Any] = {}
@@ -227,5 +164,6 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _canonical(value: Any) -> str:
+def canonical(value: Any) -> str:
+    """Equal for equal settings."""
     return json.dumps(value, sort_keys=True, default=str)

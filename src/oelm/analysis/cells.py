@@ -24,8 +24,8 @@ def bytes_cell(key: str) -> Callable[[Record, Texts], str]:
     return lambda record, t: NONE if record.get(key) is None else f"{record[key] / 2**20:,.1f} MiB"
 
 
-def at_step_cell(key: str) -> Callable[[Record, Texts], str]:
-    return lambda record, t: _metric_of(record).show(record[key])
+def score_cell(key: str) -> Callable[[Record, Texts], str]:
+    return lambda record, t: NONE if record.get(key) is None else _metric_of(record).show(record[key])
 
 
 def score_text(record: Record, t: Texts) -> str:

@@ -17,6 +17,10 @@ EARLY = 0.15
 """Share of the steps whose huge values may leave the frame, so that they do not squash the rest."""
 
 
+MOST_LINES = 12
+"""More than these cannot be told apart."""
+
+
 @dataclass(frozen=True)
 class Line:
     """Mean over seeds and their range, at the steps that all runs of an arm share."""
@@ -25,6 +29,16 @@ class Line:
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
+
+
+def shown(study: Study) -> list[Arm]:
+    """All arms where there is room for them; else the plain baselines and the best of the others."""
+    if len(study.arms) <= MOST_LINES:
+        return study.arms
+    sign = -1 if study.metric.higher_is_better else 1
+    ranked = sorted(study.arms, key=lambda arm: (not arm.is_baseline, sign * float(np.mean(list(arm.scores.values())))))
+    chosen = {id(arm) for arm in ranked[:MOST_LINES]}
+    return [arm for arm in study.arms if id(arm) in chosen]
 
 
 def mean_line(arm: Arm, key: str, clock: bool = False) -> Line | None:

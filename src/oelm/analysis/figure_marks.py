@@ -25,6 +25,15 @@ def goal_value(study: Study) -> float:
     return -GOAL_PERCENT / 100 * mean * study.metric.scale
 
 
+def goal_level(study: Study) -> float | None:
+    """The score that is just within the goal, as shown; None without a baseline."""
+    base = [float(np.mean(list(arm.scores.values()))) for arm in study.arms if arm.is_baseline]
+    if not base:
+        return None
+    worse = -GOAL_PERCENT if study.metric.higher_is_better else GOAL_PERCENT
+    return base[0] * (1 + worse / 100) * study.metric.scale
+
+
 def goal_line(axes: Axes, study: Study, t: Texts, vertical: bool = False) -> None:
     value = goal_value(study)
     (axes.axvline if vertical else axes.axhline)(value, color=FAINT, linewidth=1.2, linestyle=(0, (5, 3)))

@@ -10,6 +10,9 @@ from oelm.analysis.arms import Arm
 from oelm.analysis.figure_style import INK, PAPER, look
 from oelm.analysis.statistics import Interval
 
+MANY = 12
+"""Rows beyond which they are sorted by value and stand closer."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -27,7 +30,9 @@ class Entry:
 
 def forest(entries: list[Entry], marks: list[float]) -> tuple[Figure, Axes]:
     """One row per arm: estimate, interval, seeds, and the numbers at the right."""
-    figure = Figure(figsize=(7.4, 1.35 + 0.42 * len(entries)), layout="constrained")
+    many = len(entries) > MANY
+    entries = sorted(entries, key=lambda entry: entry.value) if many else entries
+    figure = Figure(figsize=(7.4, 1.35 + (0.28 if many else 0.42) * len(entries)), layout="constrained")
     axes = figure.subplots()
     low, high = _limits(entries, marks)
     for y, entry in enumerate(entries):
@@ -37,7 +42,8 @@ def forest(entries: list[Entry], marks: list[float]) -> tuple[Figure, Axes]:
         if entry.inner:
             ends = [entry.inner.low, entry.inner.high]
             axes.plot(ends, [y, y], color=colour, linewidth=5, alpha=0.3, solid_capstyle="butt")
-        axes.plot(entry.dots, [y - 0.24] * len(entry.dots), "o", color=colour, markersize=2.8, alpha=0.7)
+        if len(entry.dots) > 1:
+            axes.plot(entry.dots, [y - 0.24] * len(entry.dots), "o", color=colour, markersize=2.8, alpha=0.7)
         face, edge = (PAPER, colour) if entry.hollow else (colour, PAPER)
         axes.plot(entry.value, y, marker, color=colour, markersize=7, markerfacecolor=face, markeredgecolor=edge)
         if entry.predicted:

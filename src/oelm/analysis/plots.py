@@ -14,9 +14,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from oelm.analysis import pareto
 from oelm.analysis.arms import Study
 from oelm.analysis.cells import gap_text, step_time_text
-from oelm.analysis.curves import Line, draw_lines, frame_gaps, frame_values, gap_line, label_ends, mean_line
+from oelm.analysis.curves import Line, draw_lines, frame_gaps, frame_values, gap_line, label_ends, mean_line, shown
 from oelm.analysis.figure_marks import goal_line, goal_value, set_title, token_axis
 from oelm.analysis.figure_style import FAINT, FONT_STACK, GRID, INK, PAPER, cjk_font, page_style
 from oelm.analysis.forest import Entry, forest
@@ -100,10 +101,10 @@ Drawing = tuple[str, list[str], Figure] | None
 
 
 def _curves(study: Study, records: list[Record], t: Texts) -> Drawing:
-    lines = [(arm, line) for arm in study.arms if (line := mean_line(arm, study.metric.key)) is not None]
+    lines = [(arm, line) for arm in shown(study) if (line := mean_line(arm, study.metric.key)) is not None]
     if not lines:
         return None
-    gaps = [(arm, line) for arm in study.arms if arm.baseline and (line := gap_line(arm)) is not None]
+    gaps = [(arm, line) for arm in shown(study) if arm.baseline and (line := gap_line(arm)) is not None]
     figure = Figure(figsize=(7.4, 6.0 if gaps else 4.2), layout="constrained")
     grid = figure.subplots(2 if gaps else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2] if gaps else [1])
     top, bottom = grid[0, 0], grid[-1, 0]
@@ -125,11 +126,15 @@ def _curves(study: Study, records: list[Record], t: Texts) -> Drawing:
     token_axis(top, study, t)
     above = any(line.mean.max() > top.get_ylim()[1] for _, line in lines)
     parts = {"caption_curves": True, "caption_lower": bool(gaps), "caption_above": above}
-    return title, [*(t(key) for key, needed in parts.items() if needed), *_share_note(study, t)], figure
+    return (
+        title,
+        [*(t(key) for key, needed in parts.items() if needed), *_share_note(study, t), *_shown_note(study, t)],
+        figure,
+    )
 
 
 def _time(study: Study, records: list[Record], t: Texts) -> Drawing:
-    lines = [(arm, line) for arm in study.arms if (line := mean_line(arm, study.metric.key, clock=True)) is not None]
+    lines = [(arm, line) for arm in shown(study) if (line := mean_line(arm, study.metric.key, clock=True)) is not None]
     if not lines:
         return None
     longest = max(line.x[-1] for _, line in lines)
@@ -146,7 +151,7 @@ def _time(study: Study, records: list[Record], t: Texts) -> Drawing:
     label_ends(axes, lines, lambda arm, value: arm.label)
     axes.set_xlabel(t(f"axis_{unit}"))
     set_title(figure, title, t)
-    return title, [t("caption_time")], figure
+    return title, [t("caption_time"), *_shown_note(study, t)], figure
 
 
 def _gaps(study: Study, records: list[Record], t: Texts) -> Drawing:
@@ -193,17 +198,35 @@ def _step_times(study: Study, records: list[Record], t: Texts) -> Drawing:
     return title, [t("caption_step_times"), *crosses], figure
 
 
+def _pareto(study: Study, records: list[Record], t: Texts) -> Drawing:
+    panels = pareto.costs(study, records)
+    if not panels:
+        return None
+    points = next(iter(panels.values()))
+    best = [point.arm.label for point in pareto.frontier(points, study.metric.higher_is_better)]
+    title = t(f"title_pareto_{next(iter(panels))}", arms=t.listing(best))
+    figure = pareto.draw(study, panels, t)
+    set_title(figure, title, t)
+    return title, [t("caption_pareto")], figure
+
+
 _FIGURES: dict[str, Callable[[Study, list[Record], Texts], Drawing]] = {
     "learning-curves": _curves,
     "gaps": _gaps,
     "wall-time": _time,
     "step-times": _step_times,
+    "pareto": _pareto,
 }
 
 
 def _share_note(study: Study, t: Texts) -> list[str]:
     shares = [row["share"] for run in study.runs for row in run.validations if isinstance(row.get("share"), float)]
     return [t("caption_share", share=f"{100 * min(shares):.0f}")] if shares and min(shares) < 0.995 else []
+
+
+def _shown_note(study: Study, t: Texts) -> list[str]:
+    drawn = len(shown(study))
+    return [t("caption_shown", drawn=drawn, count=len(study.arms))] if drawn < len(study.arms) else []
 
 
 def _curves_title(study: Study, records: list[Record], t: Texts) -> str:

@@ -105,7 +105,7 @@ class Content:
             t=self.texts,
             report=self,
             tables={table.name: table for table in self.tables},
-            steps=[table for table in self.tables if table.name == "steps"],
+            place=self._place_of,
             version=oelm.__version__,
         )
 
@@ -144,6 +144,11 @@ class Content:
         found = {json.dumps(run.environment, sort_keys=True): run.environment for run in self.loaded.finished}
         flat = [flatten(environment) for environment in found.values() if environment]
         return [{key: str(value) for key, value in environment.items()} for environment in flat]
+
+    def _place_of(self, table: Table) -> str:
+        """Which study a table is about, where each has its own."""
+        alike = [other for other in self.tables if other.name == table.name]
+        return ": {dataset}, {model}".format_map(table.records[0]) if len(alike) > 1 else ""
 
     def _paragraph(self, study: Study) -> str:
         t, records = self.texts, [r for r in self.tables[0].records if (r["dataset"], r["model"]) == _place(study)]

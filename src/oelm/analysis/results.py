@@ -5,15 +5,16 @@ What cannot be read is skipped and named; what is not finished is listed and nev
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from oelm.analysis.arms import BASELINE, Arm, Run, Study, group_into_studies
+from oelm.analysis.arms import BASELINE, Arm, Run, Study
+from oelm.analysis.studies import Rates, group_into_studies
 from oelm.analysis.texts import Note, texts
 from oelm.errors import OelmError
 from oelm.runs import DEAD, FINISHED, RunFolder, find_files, find_runs
@@ -48,6 +49,8 @@ class Loaded:
     step_times: dict[Path, dict[str, Any]] = field(default_factory=dict)
     """Interleaved measurements (`step_time.json`) by the folder they lie in, beside the runs."""
     samples: dict[str, Any] = field(default_factory=dict)
+    sweeps: dict[Path, dict[str, Rates]] = field(default_factory=dict)
+    """Learning rates tried before these runs (`sweep.json`), by folder, method and rate: the score reached."""
 
     @property
     def finished(self) -> list[Run]:
@@ -59,7 +62,7 @@ class Loaded:
 
     @cached_property
     def studies(self) -> list[Study]:
-        return group_into_studies(self.finished)
+        return group_into_studies(self.finished, self.sweeps)
 
     @property
     def arms(self) -> list[Arm]:
@@ -98,8 +101,8 @@ def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
             except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 skipped.append(Skipped(folder.path, Note("skip_unreadable", {"error": _one_line(error)})))
     kept, repeated = _one_per_seed(_named(list(runs.values())))
-    step_times, samples = _read_beside(beside, skipped)
-    return Loaded(kept, skipped + repeated, step_times, samples)
+    step_times, samples, sweeps = _read_beside(beside, skipped)
+    return Loaded(kept, skipped + repeated, step_times, samples, sweeps)
 
 
 def require_finished(paths: str | Path | Iterable[str | Path]) -> Loaded:
@@ -163,24 +166,36 @@ def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Skipped]]:
     return kept, repeated
 
 
-def _read_beside(folders: Iterable[Path], skipped: list[Skipped]) -> tuple[dict[Path, dict[str, Any]], dict[str, Any]]:
+def _read_beside(
+    folders: Iterable[Path], skipped: list[Skipped]
+) -> tuple[dict[Path, dict[str, Any]], dict[str, Any], dict[Path, dict[str, Rates]]]:
     step_times: dict[Path, dict[str, Any]] = {}
     samples: dict[str, Any] = {}
+    sweeps: dict[Path, dict[str, Rates]] = {}
+
+    def read(folder: Path, name: str, keep: Callable[[Any], None]) -> None:
+        file = folder / name
+        try:
+            if file.is_file():
+                keep(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            skipped.append(Skipped(file, Note("skip_unreadable", {"error": _one_line(error)})))
+
+    def keep_times(folder: Path, content: Any) -> None:
+        if [float(arm["ratio"]) for arm in content["arms"].values()]:
+            step_times[folder] = {"reference": BASELINE, **content}
+
+    def keep_sweep(folder: Path, content: Any) -> None:
+        sweeps[folder] = {
+            name: {float(rate): float(score) for rate, score in rates.items()}
+            for name, rates in content["rates"].items()
+        }
+
     for folder in folders:
-        for name in ("step_time.json", "samples.json"):
-            file = folder / name
-            if not file.is_file():
-                continue
-            try:
-                content = json.loads(file.read_text(encoding="utf-8"))
-                if name == "samples.json":
-                    samples.update(content)
-                else:
-                    ratios = [float(arm["ratio"]) for arm in content["arms"].values()]
-                    step_times[folder] = {"reference": BASELINE, **content} if ratios else {}
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                skipped.append(Skipped(file, Note("skip_unreadable", {"error": _one_line(error)})))
-    return {folder: content for folder, content in step_times.items() if content}, samples
+        read(folder, "step_time.json", partial(keep_times, folder))
+        read(folder, "samples.json", samples.update)
+        read(folder, "sweep.json", partial(keep_sweep, folder))
+    return step_times, samples, sweeps
 
 
 def _one_line(error: BaseException) -> str:

@@ -7,12 +7,12 @@ table.rows()      # the same as text, for terminal, markdown and HTML
 
 from oelm.analysis.arms import Arm, Study
 from oelm.analysis.cells import (
-    at_step_cell,
     audit_text,
     bootstrap_text,
     bytes_cell,
     gap_text,
     number_cell,
+    score_cell,
     score_text,
     step_time_text,
     text_cell,
@@ -21,6 +21,7 @@ from oelm.analysis.cells import (
 from oelm.analysis.rendering import Column, Record, Table
 from oelm.analysis.results import Loaded
 from oelm.analysis.statistics import METRICS, Gap, goal_verdict, paired_gap, ratio_verdict, spread
+from oelm.analysis.studies import RATE
 from oelm.analysis.texts import Note, texts
 from oelm.runs import checkpoint_bytes
 
@@ -58,6 +59,7 @@ def all_tables(loaded: Loaded, lang: str = "en") -> list[Table]:
         Table("gaps", _GAP_COLUMNS, _only([r for r in summary.records if r["gap"] is not None], "gap", "goal"), t),
         Table("memory", _MEMORY_COLUMNS, _only(summary.records, "parameters", "bytes"), t),
         Table("time", _TIME_COLUMNS, _only(summary.records, "step_time", "seconds"), t),
+        *(sweep_table(study, lang) for study in loaded.studies),
         *(steps_table(study, lang) for study in loaded.studies),
         Table("runs", _RUN_COLUMNS, _run_records(loaded), t),
         Table(
@@ -84,9 +86,34 @@ def steps_table(study: Study, lang: str = "en") -> Table:
         for arm in study.arms
     ]
     columns = [
-        Column(f"step_{s}", at_step_cell(f"step_{s}"), heading=texts(lang)("at_step", step=f"{s:,}")) for s in shown
+        Column(f"step_{s}", score_cell(f"step_{s}"), heading=texts(lang)("at_step", step=f"{s:,}")) for s in shown
     ]
     return Table("steps", [_METHOD, *columns], records if shown else [], texts(lang))
+
+
+def sweep_table(study: Study, lang: str = "en") -> Table:
+    """What the arms reached at every learning rate they were given, and which one their figures are from."""
+    swept = [arm for arm in study.arms if arm.rates]
+    rates = sorted({rate for arm in swept for rate in arm.rates})
+    records = [
+        {
+            "dataset": study.dataset,
+            "model": study.model,
+            "method": arm.label,
+            "metric": study.metric.name,
+            **{f"rate_{rate:g}": arm.rates.get(rate) for rate in rates},
+            "best_rate": best_rate(arm),
+            "rate_shown": arm.settings.get(RATE),
+        }
+        for arm in swept
+    ]
+    columns = [Column(f"rate_{rate:g}", score_cell(f"rate_{rate:g}"), heading=f"{rate:g}") for rate in rates]
+    chosen = [Column(key, number_cell(key, "g")) for key in ("best_rate", "rate_shown")]
+    return Table("sweep", [_METHOD, *columns, *chosen], records, texts(lang))
+
+
+def best_rate(arm: Arm) -> float:
+    return (max if arm.metric.higher_is_better else min)(arm.rates, key=lambda rate: arm.rates[rate])
 
 
 def notes(loaded: Loaded) -> list[Note]:
@@ -99,6 +126,8 @@ def notes(loaded: Loaded) -> list[Note]:
         for arm in study.arms:
             if arm.differences:
                 said.append(Note("note_not_comparable", {"arm": arm.label, "differences": arm.differences}))
+            if arm.rates and (best := best_rate(arm)) != (shown := arm.settings.get(RATE)):
+                said.append(Note("note_rate", {"arm": arm.label, "best": best, "shown": shown, **where}))
             if arm.baseline and not arm.scores.keys() & arm.baseline.scores.keys():
                 said.append(Note("note_no_common_seed", {"arm": arm.label, "baseline": arm.baseline.label}))
         single = [arm.label for arm in study.arms if len(arm.runs) == 1]

@@ -134,6 +134,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "column_step": ("steps", "已训练步数"),
     "column_max_steps": ("of", "计划步数"),
     "column_state": ("state", "状态"),
+    "column_best_rate": ("best", "最佳"),
+    "column_rate_shown": ("used", "采用"),
     "column_path": ("path", "路径"),
     "column_reason": ("reason", "原因"),
     # Figures
@@ -147,6 +149,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "axis_gap": ("gap to the baseline, %", "与基线之差（%）"),
     "axis_gap_points": ("gap to the baseline, points", "与基线之差（百分点）"),
     "axis_step_time": ("step time ÷ the baseline's", "单步耗时 ÷ 基线单步耗时"),
+    "axis_trainable": ("parameters that train, millions", "可训练参数（百万）"),
     "floor": ("the text's own entropy: {value}", "语料自身的熵下限：{value}"),
     "goal_line": ("goal: 5 %", "目标：5 %"),
     "title_curves": (
@@ -165,12 +168,26 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "title_step_times": ("Step times are {low} to {high} of the baseline's", "单步耗时为基线的 {low} 至 {high} 倍"),
     "title_step_time": ("A step of {arm} takes {low} of the baseline's time", "{arm} 的单步耗时为基线的 {low} 倍"),
+    "title_pareto_step_time": ("Nothing is both faster and better than: {arms}", "没有方法比以下方法又快又好：{arms}"),
+    "title_pareto_trainable": (
+        "Nothing trains fewer parameters and is better than: {arms}",
+        "没有方法比以下方法可训练参数更少且更好：{arms}",
+    ),
+    "caption_pareto": (
+        "Named arms, on the line, have no rival that is both cheaper and better; horizontal bars: 95 % intervals of "
+        "the step time, which may overlap. The dashed line is 5 % from the plain baseline.",
+        "线上标名的方法没有既更省又更好的对手；横线为单步耗时的 95 % 区间，可能相互重叠。虚线为与普通基线相差 5 % 处。",
+    ),
     "caption_curves": ("Lines are means over seeds, bands their range.", "曲线为各种子的均值，色带为其范围。"),
     "caption_lower": ("Below: the gap to the baseline, paired by seed.", "下图为按种子配对后与基线之差。"),
     "caption_above": ("The first steps lie above the frame.", "最初若干步的数值超出图框上沿。"),
     "caption_share": (
         "On the way, a fixed {share} % of the validation set was used; the tables give the whole set.",
         "训练途中使用固定的 {share} % 验证集；表格中的结果使用完整验证集。",
+    ),
+    "caption_shown": (
+        "Drawn are {drawn} of {count} arms, the baseline and the best of the others; the tables have all.",
+        "{count} 个方法中只画出 {drawn} 个，即基线和其余方法中最好的；全部结果见表格。",
     ),
     "caption_time": (
         "Time spent in training steps, without validation, as the machine happened to run: "
@@ -195,6 +212,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "table_gaps": ("Gaps to the baseline", "与基线之差"),
     "table_memory": ("Parameters and memory", "参数与内存"),
     "table_time": ("Time", "时间"),
+    "table_sweep": ("Learning rates", "学习率"),
     "table_steps": ("Arms at equal steps", "相同步数下的比较"),
     "table_runs": ("Runs", "运行列表"),
     "table_skipped": ("Skipped", "已跳过"),
@@ -243,6 +261,11 @@ TEXTS: dict[str, tuple[str, str]] = {
         "检查点：float32 权重加可训练参数的两个 AdamW 动量，共 4 ×（总数 + 2 × 可训练数）字节。"
         "峰值内存为整个进程的峰值。",
     ),
+    "foot_sweep": (
+        "The arms were given the same learning rates, over the same seeds; each is judged at its own. "
+        "Where one rate has more seeds than the others, it is the one used.",
+        "各方法试用相同的学习率和相同的种子，各按自己的学习率评判。若某一学习率的种子更多，则采用该学习率。",
+    ),
     "foot_environments": (
         "The runs were made in {count} different environments.",
         "这些运行来自 {count} 个不同的环境。",
@@ -267,6 +290,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "note_not_comparable": (
         "* {arm} is not comparable: {differences}. Its gap is not due to the method alone.",
         "* {arm} 不可直接比较：{differences}。其差距不能只归因于方法本身。",
+    ),
+    "note_rate": (
+        "{arm} did best with learning rate {best}; its figures are from {shown} ({dataset}, {model}).",
+        "{arm} 在学习率 {best} 下最佳，而其数据来自 {shown}（{dataset}，{model}）。",
     ),
     "note_no_common_seed": (
         "{arm} and {baseline} share no seed, so they cannot be paired.",

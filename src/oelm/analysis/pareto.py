@@ -1,0 +1,117 @@
+"""What an arm reaches against what it costs: step time at the left, parameters that train at the right.
+
+An arm on the line has no rival that is both cheaper and better; only these are named, the table has the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from oelm.analysis.arms import Arm, Study
+from oelm.analysis.figure_marks import goal_level, tag
+from oelm.analysis.figure_style import FAINT, PAPER, look
+from oelm.analysis.rendering import Record
+from oelm.analysis.texts import Texts
+
+SPOTS = [(dx, dy) for dy in (5, -14, 18, -27, 31, -40) for dx in (7, -7)]
+"""Where a name may stand, in points from its marker."""
+FEWEST = 4
+"""Fewer arms are told better by the tables."""
+
+
+@dataclass(frozen=True)
+class Point:
+    arm: Arm
+    cost: float
+    score: float
+    """As shown, e.g. accuracy in percent."""
+    low: float | None = None
+    high: float | None = None
+    """The interval of the cost."""
+
+
+def frontier(points: Sequence[Point], higher_is_better: bool) -> list[Point]:
+    """The points that no other beats or equals in both cost and score, cheapest first."""
+    sign = -1 if higher_is_better else 1
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.cost, sign * p.score)):
+        if not best or sign * point.score < sign * best[-1].score:
+            best.append(point)
+    return best
+
+
+def costs(study: Study, records: Sequence[Record]) -> dict[str, list[Point]]:
+    """The points of every panel there is data for: only step times measured side by side, only costs that differ."""
+    timed, sized = [], []
+    for arm, r in zip(study.arms, records, strict=True):
+        score = r["score"] * study.metric.scale
+        if r["step_time_interleaved"]:
+            timed.append(Point(arm, r["step_time_ratio"], score, r["step_time_low"], r["step_time_high"]))
+        if r["trainable_parameters"]:
+            sized.append(Point(arm, r["trainable_parameters"], score))
+    panels = {"step_time": timed, "trainable": sized}
+    return {name: p for name, p in panels.items() if len(p) >= FEWEST and len({point.cost for point in p}) > 1}
+
+
+def draw(study: Study, panels: dict[str, list[Point]], t: Texts) -> Figure:
+    figure = Figure(figsize=(4.6 * len(panels) + 1.0, 4.6), layout="constrained")
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (name, points) in zip(grid, panels.items(), strict=True):
+        _panel(axes, study, points)
+        axes.set_xlabel(t(f"axis_{name}"))
+    if "trainable" in panels:
+        grid[-1].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1e6:g}"))
+    metric, unit = t(f"metric_{study.metric.name}"), f", {study.metric.suffix.strip()}" if study.metric.suffix else ""
+    grid[0].set_ylabel(t("axis_value", metric=metric, unit=unit))
+    level = goal_level(study)
+    if level is not None:
+        for axes in grid:
+            axes.axhline(level, color=FAINT, linewidth=1.2, linestyle=(0, (5, 3)))
+        tag(grid[0], t("goal_line"), (0.01, level), ("axes fraction", "data"), (0, 3))
+    return figure
+
+
+def _panel(axes: Axes, study: Study, points: list[Point]) -> None:
+    best = frontier(points, study.metric.higher_is_better)
+    for point in points:
+        colour, _, marker = look(point.arm)
+        named = point in best or point.arm.is_baseline
+        if point.low is not None and point.high is not None:
+            axes.plot([point.low, point.high], [point.score] * 2, color=colour, linewidth=1, alpha=0.5)
+        size = 8 if named else 5
+        axes.plot(point.cost, point.score, marker, color=colour, markersize=size, markeredgecolor=PAPER, zorder=3)
+    axes.step([p.cost for p in best], [p.score for p in best], where="post", color=FAINT, linewidth=1, zorder=1)
+    axes.margins(0.1)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    _name(axes, [p for p in points if p in best or p.arm.is_baseline], points)
+
+
+def _name(axes: Axes, named: list[Point], points: list[Point]) -> None:
+    """Labels beside their points, each at the first spot that neither a marker nor an earlier label takes."""
+    axes.autoscale_view()
+    place = axes.transData.transform
+    inch = axes.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
+    taken = [
+        (x - 4 * inch, y - 4 * inch, x + 4 * inch, y + 4 * inch) for x, y in (place((p.cost, p.score)) for p in points)
+    ]
+    (left_end, _), (right_end, _) = axes.transAxes.transform([(0, 0), (1, 1)])
+    for point in named:
+        x, y = place((point.cost, point.score))
+        width, height = 5.4 * len(point.arm.label) * inch, 10 * inch
+        for dx, dy in SPOTS:
+            left = x + dx * inch - (width if dx < 0 else 0)
+            box = (left, y + dy * inch, left + width, y + dy * inch + height)
+            if left_end <= box[0] and box[2] <= right_end and not any(_overlap(box, other) for other in taken):
+                break
+        taken.append(box)
+        side = "right" if dx < 0 else "left"
+        axes.annotate(
+            point.arm.label, (point.cost, point.score), (dx, dy), textcoords="offset points", ha=side, fontsize=8.5
+        )
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

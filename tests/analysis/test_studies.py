@@ -1,0 +1,83 @@
+"""Learning rates given to every arm alike are not a confound; a rate that only one arm was given is."""
+
+from pathlib import Path
+
+from tests.analysis.factory import make_run
+
+from oelm.analysis.results import load_runs
+from oelm.analysis.tables import all_tables, notes, sweep_table
+from oelm.files import write_json
+
+RATES = (1e-3, 3e-3, 1e-2)
+
+
+def sweep(root: Path, scores: dict[str, tuple[float, float, float]]) -> None:
+    for method, values in scores.items():
+        for rate, value in zip(RATES, values, strict=True):
+            make_run(root, method, max_lr=rate, min_lr=rate / 10, perplexity=value, name=f"{method}-{rate:g}")
+
+
+def test_each_arm_of_an_equal_sweep_is_judged_at_its_own_best_rate(tmp_path: Path) -> None:
+    sweep(tmp_path, {"baseline": (12.0, 10.0, 11.0), "oelm_freeze": (13.0, 12.5, 12.0)})
+    study = load_runs(tmp_path).studies[0]
+    assert [(arm.label, arm.settings["training.max_lr"]) for arm in study.arms] == [
+        ("baseline", 3e-3),
+        ("oelm_freeze", 1e-2),
+    ]
+    frozen = study.arms[1]
+    assert frozen.rates == {1e-3: 13.0, 3e-3: 12.5, 1e-2: 12.0}
+    assert frozen.baseline is not None and frozen.baseline.scores == {0: 10.0}
+    assert frozen.differences == []
+
+
+def test_a_rate_that_only_one_arm_was_given_stays_a_difference(tmp_path: Path) -> None:
+    sweep(tmp_path, {"baseline": (12.0, 10.0, 11.0), "oelm_freeze": (13.0, 12.5, 12.0)})
+    make_run(tmp_path, "q_only", max_lr=5e-3, min_lr=5e-4)
+    arm = next(arm for arm in load_runs(tmp_path).arms if arm.method == "q_only")
+    assert arm.rates == {}
+    assert [note.values["key"] for note in arm.differences] == ["training.max_lr", "training.min_lr"]
+
+
+def test_rates_of_one_method_alone_are_arms_of_their_own(tmp_path: Path) -> None:
+    """Whoever compares two rates of one method wants to see both."""
+    sweep(tmp_path, {"baseline": (12.0, 10.0, 11.0)})
+    assert [arm.label for arm in load_runs(tmp_path).arms] == [f"baseline (max_lr={rate:g})" for rate in RATES]
+
+
+def test_more_seeds_go_before_a_better_score_and_that_is_said(tmp_path: Path) -> None:
+    sweep(tmp_path, {"baseline": (12.0, 10.0, 11.0), "oelm_freeze": (13.0, 12.5, 12.0)})
+    for method, value in (("baseline", 10.2), ("oelm_freeze", 12.6)):
+        make_run(tmp_path, method, 1, max_lr=3e-3, min_lr=3e-3 / 10, perplexity=value)
+    loaded = load_runs(tmp_path)
+    frozen = loaded.arms[1]
+    assert frozen.settings["training.max_lr"] == 3e-3 and list(frozen.scores) == [0, 1]
+    assert frozen.rates[3e-3] == 12.5  # over the seed that all rates have
+    said = [note.values for note in notes(loaded) if note.key == "note_rate"]
+    assert [(values["arm"], values["best"], values["shown"]) for values in said] == [("oelm_freeze", 1e-2, 3e-3)]
+
+
+def test_the_sweep_is_a_table(tmp_path: Path) -> None:
+    sweep(tmp_path, {"baseline": (12.0, 10.0, 11.0), "oelm_freeze": (13.0, 12.5, 12.0)})
+    loaded = load_runs(tmp_path)
+    table = sweep_table(loaded.studies[0])
+    assert table.header() == ["method", "0.001", "0.003", "0.01", "best", "used"]
+    assert table.rows()[1] == ["oelm_freeze", "13.00", "12.50", "12.00", "0.01", "0.01"]
+    assert "sweep" in {table.name for table in all_tables(loaded, "zh")}
+
+
+def test_a_sweep_made_before_the_runs_counts(tmp_path: Path) -> None:
+    for method, rate in (("baseline", 1e-3), ("head_polar", 3e-3), ("oelm_freeze", 3e-3)):
+        make_run(tmp_path, method, max_lr=rate, min_lr=rate / 10)
+    tried = {"0.001": 0.8, "0.003": 0.7}
+    write_json(
+        tmp_path / "sweep.json", {"rates": {"baseline": tried, "head_polar": tried, "oelm_freeze": {"0.003": 1}}}
+    )
+    arms = {arm.method: arm for arm in load_runs(tmp_path).arms}
+    assert arms["head_polar"].differences == []
+    assert len(arms["oelm_freeze"].differences) == 2  # it had no choice
+
+
+def test_an_unreadable_sweep_is_skipped_and_named(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    (tmp_path / "sweep.json").write_text('{"rates": [1]}')
+    assert [skipped.path.name for skipped in load_runs(tmp_path).skipped] == ["sweep.json"]
