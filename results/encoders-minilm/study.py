@@ -35,6 +35,7 @@ HERE = Path(__file__).parent
 RUNS = Path("runs/encoders-minilm")
 DATA = RUNS / "data"
 ENCODER = DATA / "minilm-l6"
+SWEEP = "sweep.json"
 RECORDS = ("config.yaml", "environment.json", "freeze.json", "metrics.jsonl", "clock.jsonl", "timing_stats.json",
            "result.json", "status.json")  # fmt: skip
 
@@ -97,6 +98,7 @@ def main() -> None:
     run_all(wanted, options.slots)
     wanted = []
     for name, plan in plans.items():
+        keep_sweep(root, name, arms)
         for arm, rate in leaders(root / "screen" / name, arms, others=1 if options.smoke else 2).items():
             wanted += [_run(root / "final" / name, finals[name], arm, rate, seed, plan.final_epochs) for seed in seeds]
     run_all(wanted, options.slots)
@@ -105,10 +107,9 @@ def main() -> None:
     records = root / "records" if options.smoke else HERE
     keep_records(root, records)
     for phase in ("screen", "final"):
-        subprocess.run(
-            [sys.executable, "-m", "oelm", "report", str(records / phase), "--out", str(records / f"report-{phase}")],
-            check=True,
-        )
+        for lang in ("en", "zh"):
+            command = [sys.executable, "-m", "oelm", "report", str(records / phase), "--lang", lang]
+            subprocess.run([*command, "--out", str(records / f"report-{phase}")], check=True)
 
 
 def _run(folder: Path, data: TaskData, arm: str, rate: float, seed: int, epochs: float) -> Path:
@@ -152,10 +153,23 @@ def leaders(folder: Path, arms: list[str], others: int) -> dict[str, float]:
     """The best rate of each arm that goes on: those that always do, and the best of the others."""
     best: dict[str, tuple[float, float]] = {}
     for arm in arms:
-        found = [run for run in sorted(folder.glob(f"{arm}-*")) if run.name.split("-")[0] == arm]
-        best[arm] = max((_accuracy(run), float(RunFolder(run).config()["training"]["max_lr"])) for run in found)
+        best[arm] = max((score, rate) for rate, score in scores(folder, arm).items())
     rest = sorted((arm for arm in arms if arm not in ALWAYS), key=lambda arm: best[arm], reverse=True)
     return {arm: best[arm][1] for arm in [*(a for a in arms if a in ALWAYS), *rest[:others]]}
+
+
+def scores(folder: Path, arm: str) -> dict[float, float]:
+    """Accuracy of an arm's runs by their learning rate."""
+    found = [run for run in sorted(folder.glob(f"{arm}-*")) if run.name.split("-")[0] == arm]
+    return {float(RunFolder(run).config()["training"]["max_lr"]): _accuracy(run) for run in found}
+
+
+def keep_sweep(root: Path, name: str, arms: list[str]) -> None:
+    """Beside the final runs: what each arm's learning rate was chosen from, all from the same rates."""
+    folder = root / "final" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    rates = {arm: {f"{rate:g}": score for rate, score in scores(root / "screen" / name, arm).items()} for arm in arms}
+    write_json(folder / SWEEP, {"metric": "accuracy", "chosen_on": f"screen/{name}", "rates": rates})
 
 
 def time_arms(folder: Path, data: TaskData, arms: list[str], rounds: int) -> None:
@@ -223,8 +237,9 @@ def keep_records(root: Path, records: Path) -> None:
             target.mkdir(parents=True, exist_ok=True)
             for name in RECORDS:
                 shutil.copyfile(run.parent / name, target / name)
-        for file in (root / phase).glob("*/step_time.json"):
-            shutil.copyfile(file, records / file.relative_to(root))
+        for name in ("step_time.json", SWEEP):
+            for file in (root / phase).glob(f"*/{name}"):
+                shutil.copyfile(file, records / file.relative_to(root))
 
 
 def _screen_data(name: str, plan: Plan, options: argparse.Namespace) -> TaskData:

@@ -140,6 +140,18 @@ def test_one_seed_of_ours_tests_nothing(ours):
     assert verdict("first-version", found).verdict == "not tested"
 
 
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [([1.0, 1.2, 0.9], "reproduced"), ([-1.0, -1.2, -0.9], "not reproduced"), ([1.0, -1.0, 0.1], "not reproduced")],
+)
+def test_our_encoders_decide_an_accuracy_gap(known, tmp_path, points, expected):
+    for seed, gain in enumerate(points):
+        for method, accuracy in (("baseline", 0.80), ("oelm_freeze", 0.80 + gain / 100)):
+            make_run(tmp_path, method, seed, final={"accuracy": accuracy, "loss": 0.5}, dataset="xnli")
+    found = type(known)(**{**vars(known), "loaded": load_runs([tmp_path])})
+    assert verdict("xnli-accuracy", found).verdict == expected
+
+
 def test_runs_on_other_data_or_with_other_settings_are_no_evidence(known, tmp_path):
     make_run(tmp_path, "baseline", dataset="fables")
     make_run(tmp_path, "oelm_freeze", dataset="fables")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.analysis.factory import make_run, make_suite
+from factory import make_run, make_suite
 
 from oelm.analysis import pareto
 from oelm.analysis.curves import MOST_LINES, shown

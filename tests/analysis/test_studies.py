@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.analysis.factory import make_run
+from factory import make_run
 
 from oelm.analysis.results import load_runs
 from oelm.analysis.tables import all_tables, notes, sweep_table

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,7 +205,14 @@ def test_openwebtext_has_validation_documents_carved_from_its_only_split(hub: li
     assert 0 < len(held_out) < 10
     assert len(train) + len(held_out) == 5000
     assert {request["split"] for request in hub} == {"train"}
-    assert {request["revision"] for request in hub} == {"commit-of-refs/convert/parquet"}
+
+
+@pytest.mark.parametrize("name", [name for name, corpus in CORPORA.items() if corpus.hub])
+def test_hub_datasets_are_pinned_to_a_commit(name: str, hub: list[dict]) -> None:
+    pinned = str(CORPORA[name].revision)
+    assert re.fullmatch("[0-9a-f]{40}", pinned)
+    next(documents(find_source([name]), "train"))
+    assert hub[0]["revision"] == f"commit-of-{pinned}"
 
 
 @pytest.mark.parametrize("name", [name for name, corpus in CORPORA.items() if corpus.hub])

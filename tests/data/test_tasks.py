@@ -11,7 +11,7 @@ import torch
 import oelm
 from oelm.data.labelled import TaskData, prepare_task
 from oelm.data.order import GROUPED, GroupedOrder
-from oelm.data.tasks import TaskSource, find_task, read_columns
+from oelm.data.tasks import TASKS, TaskSource, find_task, read_columns
 
 ROWS = [("a fine film", 1), ("a dull film", 0), ('he said "no', 0), ("fine , really fine", 1)] * 3
 
@@ -162,7 +162,11 @@ class FakeHub:
     def __init__(self, monkeypatch):
         self.asked = []
         monkeypatch.setattr("datasets.load_dataset", self.load)
-        monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *a, **k: SimpleNamespace(sha="c0ffee"))
+        monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", self.info)
+
+    def info(self, name, *, revision, timeout):
+        assert revision == next(task.revision for task in TASKS.values() if task.hub == name)
+        return SimpleNamespace(sha="c0ffee")
 
     def load(self, name, config, *, split, revision):
         import datasets

@@ -13,6 +13,7 @@ from oelm.runs import RunFolder
 from oelm.training import checkpoints, setup, tracking, trainer
 from oelm.training.checkpoints import newest_valid
 from oelm.training.objectives import LanguageModelling
+from oelm.training.reporting import Reporter
 from oelm.training.trainer import Trainer, train
 
 FROZEN = [
@@ -185,13 +186,13 @@ def test_the_gradient_scaler_of_fp16_works_and_its_state_is_resumed(config, tmp_
     whole = train(config(precision="fp16"), tmp_path / "whole")
     stops = iter([True])
 
-    def stop_once(self, *args, **kwargs):
-        if self.step == 5 and next(stops, False):
+    def stop_once(self, step, *args):
+        if step == 5 and next(stops, False):
             raise KeyboardInterrupt
-        return original(self, *args, **kwargs)
+        return original(self, step, *args)
 
-    original = Trainer._log_step
-    monkeypatch.setattr(Trainer, "_log_step", stop_once)
+    original = Reporter.log_step
+    monkeypatch.setattr(Reporter, "log_step", stop_once)
     with pytest.raises(KeyboardInterrupt):
         train(config(precision="fp16"), tmp_path / "parts")
     state = newest_valid(tmp_path / "parts" / "checkpoints").state

@@ -130,6 +130,11 @@ def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
     follows = f"{points:+.2f} points; ±{limit:.2f} is chance on {rows:,} examples, were the arms independent"
     pair = evidence.pair(evidence.entry(claim["arm"])["dataset"], evidence.entry(claim["arm"])["arms"][0])
     ours = str(pair) if pair else None
+    if pair and pair.gap.t:
+        same = pair.gap.t.low > 0 if points > 0 else pair.gap.t.high < 0
+        other = pair.gap.t.high < 0 if points > 0 else pair.gap.t.low > 0
+        found = "the same direction" if same else "the other direction" if other else "no difference can be shown"
+        return Finding(published, follows, REPRODUCED if same else NOT_REPRODUCED, f"ours: {found}", ours)
     if abs(points) <= limit:
         return Finding(published, follows, NOT_TESTED, "within chance of the test set, with one seed", ours)
     return Finding(

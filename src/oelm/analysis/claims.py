@@ -12,6 +12,7 @@ from oelm.analysis.arms import BASELINE, Arm
 from oelm.analysis.results import Loaded
 from oelm.analysis.shapes import Shape
 from oelm.analysis.statistics import Gap, paired_gap
+from oelm.analysis.studies import differences
 from oelm.errors import OelmError, unknown
 
 CONSISTENT, INCONSISTENT, IMPOSSIBLE = "consistent", "inconsistent", "impossible"
@@ -86,7 +87,7 @@ class Evidence:
             if study.dataset in names
             for a in study.arms
             for b in study.arms
-            if (a.method, b.method) == (first, second) and a.settings == b.settings
+            if (a.method, b.method) == (first, second) and not differences(a, b)
             if (gap := paired_gap(a.metric, a.scores, b.scores)) is not None
         ]
         return max(pairs, key=lambda pair: len(pair.gap.by_seed), default=None)

@@ -106,11 +106,12 @@ def _beside_its_baseline(arm: Arm, arms: list[Arm]) -> Arm:
     baselines = equal or [other for other in arms if other.is_baseline]
     if not baselines:
         return arm
-    nearest = min(baselines, key=lambda other: len(_differences(arm, other)))
-    return replace(arm, baseline=nearest, differences=_differences(arm, nearest))
+    nearest = min(baselines, key=lambda other: len(differences(arm, other)))
+    return replace(arm, baseline=nearest, differences=differences(arm, nearest))
 
 
-def _differences(arm: Arm, other: Arm) -> list[Note]:
+def differences(arm: Arm, other: Arm) -> list[Note]:
+    """The settings in which two arms of a study differ, but for a learning rate that both were free to choose."""
     keys = dict.fromkeys([*arm.settings, *other.settings])
     if len(arm.rates) > 1 and arm.rates.keys() == other.rates.keys():
         keys = {key: None for key in keys if key not in (RATE, LOWEST_RATE)}

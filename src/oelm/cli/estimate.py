@@ -104,7 +104,7 @@ _ROWS = {
 
 def _check(as_json: bool) -> None:
     from oelm.cli.progress import counting_progress
-    from oelm.training.estimate_check import check
+    from oelm.evaluation.estimate_check import check
 
     with counting_progress(as_json) as say:
         found = check(("tiny", "small"), say=say)

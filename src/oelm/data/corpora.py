@@ -19,18 +19,24 @@ from oelm.errors import OelmError, unknown
 
 LOCAL_VALIDATION_FRACTION = 0.05
 
+WIKITEXT_COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
 CORPORA = {
     corpus.name: corpus
     for corpus in (
         Corpus("fables", "embedded story grammar with known entropy; any amount, no download"),
-        Corpus("tinystories", "2.1 million short stories for children", "roneneldan/TinyStories"),
-        # The dataset's own script no longer loads; the hub's parquet conversion does, under the config "default".
+        Corpus(
+            "tinystories",
+            "2.1 million short stories for children",
+            "roneneldan/TinyStories",
+            revision="f54c09fd23315a6f9c86f9dc80f725de7d8f9c64",
+        ),
         # 0.05 % for validation is the customary share: about 4,000 of 8 million documents.
         Corpus(
             "openwebtext",
             "8 million web documents, 40 GB",
             "Skylion007/openwebtext",
-            revision="refs/convert/parquet",
+            config="plain_text",
+            revision="79d93d786212f7344586290adb811d4ae6a1762c",
             validation_fraction=0.0005,
         ),
         Corpus(
@@ -38,6 +44,7 @@ CORPORA = {
             "28,475 Wikipedia articles, 103 million words",
             "Salesforce/wikitext",
             config="wikitext-103-raw-v1",
+            revision=WIKITEXT_COMMIT,
             rows_are_lines=True,
         ),
         Corpus(
@@ -45,6 +52,7 @@ CORPORA = {
             "600 Wikipedia articles, 2 million words",
             "Salesforce/wikitext",
             config="wikitext-2-raw-v1",
+            revision=WIKITEXT_COMMIT,
             rows_are_lines=True,
         ),
     )

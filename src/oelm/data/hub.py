@@ -18,7 +18,7 @@ class Corpus:
     summary: str
     hub: str | None = None
     config: str | None = None
-    revision: str | None = None  # a branch is resolved to its commit when preparing; the manifest records the commit
+    revision: str | None = None  # the commit it is read at, unless another revision is asked for
     field: str = "text"
     rows_are_lines: bool = False  # rows are lines of articles, to be joined again
     validation_fraction: float | None = None  # set where the hub has no validation split

@@ -34,12 +34,15 @@ class Task:
     summary: str = ""
     hub: str | None = None
     config: str | None = None
+    revision: str | None = None
+    """The commit it is read at, unless another revision is asked for."""
     languages: bool = False
     """Whether the hub's config is a language."""
     validation: str = "validation"
     """The split to validate on, unless another is asked for."""
 
 
+_GLUE_COMMIT = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
 _NLI = ("entailment", "neutral", "contradiction")
 TASKS = {
     task.name: task
@@ -51,6 +54,7 @@ TASKS = {
             summary="sentiment of film review phrases, 67,349 + 872",
             hub="nyu-mll/glue",
             config="sst2",
+            revision=_GLUE_COMMIT,
         ),
         Task(
             "mnli",
@@ -59,6 +63,7 @@ TASKS = {
             summary="does one sentence follow from another, 392,702 + 9,815; also validation_mismatched",
             hub="nyu-mll/glue",
             config="mnli",
+            revision=_GLUE_COMMIT,
             validation="validation_matched",
         ),
         Task(
@@ -68,6 +73,7 @@ TASKS = {
             summary="the same in 15 languages, 392,702 + 2,490; also test",
             hub="facebook/xnli",
             config="en",
+            revision="b8dd5d7af51114dbda02c0e3f6133f332186418e",
             languages=True,
         ),
     )
@@ -204,8 +210,9 @@ class TaskSource:
         if not self._commit:
             from huggingface_hub import HfApi
 
+            revision = self.revision or self.task.revision
             try:
-                self._commit.append(str(HfApi().dataset_info(self.task.hub, revision=self.revision, timeout=20).sha))
+                self._commit.append(str(HfApi().dataset_info(self.task.hub, revision=revision, timeout=20).sha))
             except Exception as error:
                 raise self._unreachable(error) from error
         return self._commit[0]

@@ -7,6 +7,7 @@ folder) · `bpe:4096`, a byte-level BPE of that size trained on the training tex
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 END_OF_TEXT = "<|endoftext|>"
 GPT2 = "openai-community/gpt2"
+GPT2_COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 GPT2_HASH = "e7bfce3aedf6eacce08ed5b6451377d0c5dcd896f55c8eea3a6aa15c0af424f5"
 SMALLEST_BPE = 257  # 256 bytes and the end of text
 SAMPLE_BYTES = 50_000_000  # a trained tokenizer sees the training text up to here
@@ -187,14 +189,15 @@ def _from_file(path: Path) -> "Tokenizer":
 def _download_gpt2() -> Path:
     import huggingface_hub
 
+    fetch = partial(huggingface_hub.hf_hub_download, GPT2, "tokenizer.json", revision=GPT2_COMMIT)
     try:  # a copy in the cache needs no network
-        return Path(huggingface_hub.hf_hub_download(GPT2, "tokenizer.json", local_files_only=True))
+        return Path(fetch(local_files_only=True))
     except Exception:
         pass
     try:
         # Asked first because it fails at once without a network, where the download retries for half a minute.
-        commit = huggingface_hub.HfApi().model_info(GPT2, timeout=20).sha
-        return Path(huggingface_hub.hf_hub_download(GPT2, "tokenizer.json", revision=commit))
+        huggingface_hub.HfApi().model_info(GPT2, revision=GPT2_COMMIT, timeout=20)
+        return Path(fetch())
     except Exception as error:  # the hub's clients raise many unrelated types
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise OelmError(

@@ -8,7 +8,7 @@ A run folder with a checkpoint is continued, bit for bit as if it had never stop
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from oelm.training import checkpoints, setup
 from oelm.training.checkpoints import Checkpoint
 from oelm.training.config import RunConfig
 from oelm.training.distributed import find_world
-from oelm.training.environment import environment, peak_memory_bytes
+from oelm.training.environment import environment
 from oelm.training.interruption import Interrupted, StopRequest
 from oelm.training.optimizer import (
     build_optimizer,
@@ -34,11 +34,10 @@ from oelm.training.optimizer import (
     optimizer_tensors,
     set_learning_rate,
 )
+from oelm.training.reporting import Progress, Reporter
 from oelm.training.timing import PUBLISHED_WARMUP, StepTimer
-from oelm.training.tracking import Trackers
 
 log = logging.getLogger("oelm")
-Progress = Callable[[dict[str, Any]], None]
 
 
 class Diverged(OelmError):
@@ -68,21 +67,12 @@ class Trainer:
         self.config, self.settings = parts.config, parts.config.training
         self.folder, self.objective, self.device, self.data = folder, parts.objective, parts.device, parts.data
         self.world = parts.world
-        self.progress = progress if progress and self.world.leads else lambda facts: None
         self.step = 0
-        self.seconds = 0.0  # spent in steps
-        self.wall_seconds = 0.0  # spent altogether by earlier processes of this run
-        self._started = time.perf_counter()
-        self.validation_seconds: list[float] = []
         self.best = {"loss": math.inf, "step": 0}
-        self.last_validation: dict[str, Any] = {}
         warmup = min(PUBLISHED_WARMUP, self.settings.max_steps // 10)
         self.timer = StepTimer(self.device, warmup)
         self._saved_step = -1
         self._wrapped: nn.Module | None = None
-        self._heartbeat = 0.0
-        self._last_loss: float | None = None
-        self._pace: float | None = None  # seconds per step, smoothed, for ETA and speed
 
         torch.manual_seed(self.config.seed)
         checkpoint = checkpoints.newest_valid(folder.checkpoints, log.warning)
@@ -105,10 +95,9 @@ class Trainer:
         self._wrap()
         self.optimizer = build_optimizer(self.model, self.settings, self.rates)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
+        self.reporter = Reporter(parts, folder, self.timer, progress)
         if checkpoint is not None:
             self._load_progress(checkpoint)
-        trackers = self.config.runtime.trackers if self.world.leads else []
-        self.trackers = Trackers(trackers, folder.path, self.config.to_dict())
 
     def run(self) -> dict[str, Any]:
         started_at = self.step
@@ -118,16 +107,16 @@ class Trainer:
                 self._fit(stop)
                 result = self._finish()
         except Interrupted as interruption:
-            self._say(INTERRUPTED)
+            self.reporter.say(INTERRUPTED, self.step)
             log.info("%s", interruption)
             raise
         except BaseException as error:
-            self._say(FAILED, error=f"{type(error).__name__}: {error}")
+            self.reporter.say(FAILED, self.step, error=f"{type(error).__name__}: {error}")
             log.error("failed at step %d (started at %d): %s", self.step, started_at, error)
             raise
         finally:
-            self.trackers.close()
-        self._say(FINISHED)
+            self.reporter.trackers.close()
+        self.reporter.say(FINISHED, self.step)
         return result
 
     # The loop
@@ -136,17 +125,15 @@ class Trainer:
         settings = self.settings
         eval_every = settings.eval_every or settings.max_steps
         checkpoint_every = settings.checkpoint_every or eval_every
-        self._say(RUNNING)
+        self.reporter.say(RUNNING, self.step)
         while self.step < settings.max_steps:
             self.step += 1
             self._follow_schedule()
             loss, norm, rate = self._one_step()
-            self.seconds += self.timer.last
-            self._last_loss = loss
-            self._pace = self.timer.last if self._pace is None else 0.9 * self._pace + 0.1 * self.timer.last
+            self.reporter.stepped(loss)
             last = self.step == settings.max_steps
             if self.step % settings.log_every == 0 or self.step == 1 or last:
-                self._log_step(loss, norm, rate)
+                self.reporter.log_step(self.step, loss, norm, rate)
             improved = (self.step % eval_every == 0 or last) and self._validate_on_the_way()
             if improved or self.step % checkpoint_every == 0 or last:
                 self._save(best=improved)
@@ -232,53 +219,18 @@ class Trainer:
         with self._autocast():
             # Not the compiled model: validation has batches of other shapes and would be compiled all over again.
             values = self.objective.validate(self.model, whole=whole)
-        self.validation_seconds.append(time.perf_counter() - start)
+        self.reporter.validation_seconds.append(time.perf_counter() - start)
         self._require_number("the validation loss", values["loss"])
         return values
 
     def _validate_on_the_way(self) -> bool:
         """Validate, record, and say whether this is the best so far."""
         values = self._validate(whole=False)
-        self.last_validation = values
-        self.folder.append_metrics({"kind": "validation", "step": self.step, **values})
-        self.trackers.log(self.step, {f"validation/{name}": value for name, value in values.items()})
-        headline = self.objective.headline
-        log.info("step %d: validation loss %.4f, %s %.4f", self.step, values["loss"], headline, values[headline])
+        self.reporter.log_validation(self.step, values)
         improved = values["loss"] < self.best["loss"]
         if improved:
             self.best = {"loss": values["loss"], "step": self.step}
-        self._say(RUNNING)
         return improved
-
-    def _log_step(self, loss: float, norm: float, rate: float) -> None:
-        tokens = self.step * self.settings.accumulation * self.objective.tokens_per_batch
-        finite_norm = norm if math.isfinite(norm) else None  # fp16 may overflow; Infinity is no JSON
-        row = {"kind": "train", "step": self.step, "loss": loss, "lr": rate, "grad_norm": finite_norm, "tokens": tokens}
-        self.folder.append_metrics(row)
-        self.folder.append_clock({"step": self.step, "seconds": self.seconds, "step_seconds": self.timer.last})
-        self.trackers.log(self.step, {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm})
-        if time.monotonic() - self._heartbeat > 1 or self.step == 1:
-            self._say(RUNNING)
-            log.info("step %d: loss %.4f, lr %.2e, %.0f tokens/s", self.step, loss, rate, self._tokens_per_second())
-
-    def _tokens_per_second(self) -> float:
-        return self.settings.accumulation * self.objective.tokens_per_batch / self._pace if self._pace else 0.0
-
-    def _say(self, state: str, **facts: Any) -> None:
-        """Status file and progress display get the same facts."""
-        everything = {
-            "step": self.step,
-            "max_steps": self.settings.max_steps,
-            "loss": self._last_loss,
-            "tokens_per_second": self._tokens_per_second() if self._pace else None,
-            "eta_seconds": (self.settings.max_steps - self.step) * self._pace if self._pace else None,
-            self.objective.headline: self.last_validation.get(self.objective.headline),
-            "device": str(self.device),
-            **facts,
-        }
-        self.folder.set_status(state, **everything)
-        self.progress({"state": state, **everything})
-        self._heartbeat = time.monotonic()
 
     # Checkpoints
 
@@ -309,10 +261,7 @@ class Trainer:
             state={
                 "step": self.step,
                 "best": self.best if self.best["step"] else None,
-                "seconds": self.seconds,
-                "wall_seconds": self._wall(),
-                "validation_seconds": self.validation_seconds,
-                "last_validation": self.last_validation,
+                **self.reporter.state(),
                 "scaler": self.scaler.state_dict(),
                 "data_fingerprint": self.data.fingerprint,
                 "tokenizer_hash": self.data.tokenizer_hash,
@@ -339,13 +288,11 @@ class Trainer:
     def _load_progress(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
         self.step = self._saved_step = checkpoint.step
-        self.seconds, self.wall_seconds = state["seconds"], state["wall_seconds"]
-        self.validation_seconds = state["validation_seconds"]
+        self.reporter.load(state)
         self.best = state["best"] or self.best
         # The link may not have been moved before the process was killed.
         if self.best["step"] == checkpoint.step and self.world.leads:
             checkpoints.mark_best(checkpoint.path)
-        self.last_validation = state["last_validation"]
         self.scaler.load_state_dict(state["scaler"])
         load_optimizer_tensors(self.optimizer, checkpoint.tensors("optimizer"))
         self.timer.load(checkpoint.tensors("timing")["steps"])
@@ -360,55 +307,8 @@ class Trainer:
 
     def _finish(self) -> dict[str, Any]:
         final = self._validate(whole=True)
-        audit(self.model, self.freeze_report)
-        report = self.freeze_report
-        dataset = self.data.manifest.get("name", self.data.path.name)
-        timing = {
-            "model_type": self.config.method_name,
-            "init_method": report.sites[0].init,
-            "dataset": dataset,
-            "total_wall_time": self._wall(),
-            **self.timer.statistics(),
-            "validation_time_total": sum(self.validation_seconds),
-            "validation_time_mean": sum(self.validation_seconds) / len(self.validation_seconds),
-            "validation_count": len(self.validation_seconds),
-            f"final_{self.objective.headline}": final[self.objective.headline],
-            "best_val_loss": self.best["loss"],
-        }
-        self.folder.record(self.folder.timing_file, timing)
-        result = {
-            "method": self.config.method_name,
-            "seed": self.config.seed,
-            "dataset": dataset,
-            "data_fingerprint": self.data.fingerprint,
-            "steps": self.step,
-            "tokens": self.step * self.settings.accumulation * self.objective.tokens_per_batch,
-            "final": final,
-            "best": self.best,
-            "true_entropy": self.data.true_entropy_nats_per_token,
-            "total_parameters": report.total_parameters,
-            "frozen_parameters": report.frozen_parameters,
-            "trainable_parameters": report.trainable_parameters,
-            "frozen_verified": True,  # audit() above raises otherwise
-            "worst_orthonormality_error": report.worst_orthonormality_error,
-            "wall_seconds": timing["total_wall_time"],
-            "training_seconds": self.seconds,
-            "validation_seconds": sum(self.validation_seconds),
-            "median_step_time": timing.get("median_step_time"),
-            "peak_memory_bytes": self._peak_memory(),
-        }
-        self.folder.record(self.folder.result_file, result)
-        headline = self.objective.headline
-        log.info("finished: %s %.4f over the whole validation set", headline, final[headline])
-        return result
-
-    def _wall(self) -> float:
-        return self.wall_seconds + time.perf_counter() - self._started
-
-    def _peak_memory(self) -> int:
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
-        return peak_memory_bytes()
+        audit(self.model, self.freeze_report)  # raises if anything frozen has moved
+        return self.reporter.finish(self.step, final, self.best, self.freeze_report)
 
 
 @contextmanager

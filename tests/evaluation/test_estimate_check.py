@@ -2,7 +2,8 @@
 
 import pytest
 
-from oelm.training import estimate_check, peak
+from oelm.evaluation import estimate_check
+from oelm.training import peak
 
 
 def test_every_size_is_measured_under_both_methods(monkeypatch):

@@ -1,0 +1,152 @@
+"""What a run says of itself: rows of metrics on the way, its status, and its timing and result at the end."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from oelm.freezing import FreezeReport
+from oelm.runs import RUNNING, RunFolder
+from oelm.training.environment import peak_memory_bytes
+from oelm.training.setup import Parts
+from oelm.training.timing import StepTimer
+from oelm.training.tracking import Trackers
+
+log = logging.getLogger("oelm")
+Progress = Callable[[dict[str, Any]], None]
+HEARTBEAT_SECONDS = 1.0
+SMOOTHING = 0.9
+"""Weight of the past in the pace that speed and remaining time are told from."""
+
+
+class Reporter:
+    def __init__(self, parts: Parts, folder: RunFolder, timer: StepTimer, progress: Progress | None) -> None:
+        self.config, self.settings = parts.config, parts.config.training
+        self.folder, self.objective, self.data, self.device = folder, parts.objective, parts.data, parts.device
+        self.timer = timer
+        self.progress = progress if progress and parts.world.leads else lambda facts: None
+        self.trackers = Trackers(
+            self.config.runtime.trackers if parts.world.leads else [], folder.path, self.config.to_dict()
+        )
+        self.seconds = 0.0  # spent in steps
+        self.validation_seconds: list[float] = []
+        self.last_validation: dict[str, Any] = {}
+        self._earlier_seconds = 0.0  # spent altogether by earlier processes of this run
+        self._started = time.perf_counter()
+        self._loss: float | None = None
+        self._pace: float | None = None  # seconds per step
+        self._heartbeat = 0.0
+
+    @property
+    def wall_seconds(self) -> float:
+        return self._earlier_seconds + time.perf_counter() - self._started
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {
+            "seconds": self.seconds,
+            "wall_seconds": self.wall_seconds,
+            "validation_seconds": self.validation_seconds,
+            "last_validation": self.last_validation,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.seconds, self._earlier_seconds = state["seconds"], state["wall_seconds"]
+        self.validation_seconds, self.last_validation = state["validation_seconds"], state["last_validation"]
+
+    def stepped(self, loss: float) -> None:
+        """Count a step that has just been taken."""
+        self.seconds += self.timer.last
+        self._loss = loss
+        last = self.timer.last
+        self._pace = last if self._pace is None else SMOOTHING * self._pace + (1 - SMOOTHING) * last
+
+    def log_step(self, step: int, loss: float, norm: float, rate: float) -> None:
+        finite_norm = norm if math.isfinite(norm) else None  # fp16 may overflow; Infinity is no JSON
+        row = {"step": step, "loss": loss, "lr": rate, "grad_norm": finite_norm, "tokens": self._tokens(step)}
+        self.folder.append_metrics({"kind": "train", **row})
+        self.folder.append_clock({"step": step, "seconds": self.seconds, "step_seconds": self.timer.last})
+        self.trackers.log(step, {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm})
+        if time.monotonic() - self._heartbeat > HEARTBEAT_SECONDS or step == 1:
+            self.say(RUNNING, step)
+            log.info("step %d: loss %.4f, lr %.2e, %.0f tokens/s", step, loss, rate, self._tokens_per_second() or 0)
+
+    def log_validation(self, step: int, values: dict[str, Any]) -> None:
+        self.last_validation = values
+        self.folder.append_metrics({"kind": "validation", "step": step, **values})
+        self.trackers.log(step, {f"validation/{name}": value for name, value in values.items()})
+        headline = self.objective.headline
+        log.info("step %d: validation loss %.4f, %s %.4f", step, values["loss"], headline, values[headline])
+        self.say(RUNNING, step)
+
+    def say(self, state: str, step: int, **facts: Any) -> None:
+        """Status file and progress display get the same facts."""
+        everything = {
+            "step": step,
+            "max_steps": self.settings.max_steps,
+            "loss": self._loss,
+            "tokens_per_second": self._tokens_per_second(),
+            "eta_seconds": (self.settings.max_steps - step) * self._pace if self._pace else None,
+            self.objective.headline: self.last_validation.get(self.objective.headline),
+            "device": str(self.device),
+            **facts,
+        }
+        self.folder.set_status(state, **everything)
+        self.progress({"state": state, **everything})
+        self._heartbeat = time.monotonic()
+
+    def finish(self, step: int, final: dict[str, Any], best: dict[str, Any], report: FreezeReport) -> dict[str, Any]:
+        """Write timing and result; the audit of the frozen weights must have passed."""
+        headline, spent = self.objective.headline, self.validation_seconds
+        dataset = self.data.manifest.get("name", self.data.path.name)
+        timing = {
+            "model_type": self.config.method_name,
+            "init_method": report.sites[0].init,
+            "dataset": dataset,
+            "total_wall_time": self.wall_seconds,
+            **self.timer.statistics(),
+            "validation_time_total": sum(spent),
+            "validation_time_mean": sum(spent) / len(spent),
+            "validation_count": len(spent),
+            f"final_{headline}": final[headline],
+            "best_val_loss": best["loss"],
+        }
+        self.folder.record(self.folder.timing_file, timing)
+        result = {
+            "method": self.config.method_name,
+            "seed": self.config.seed,
+            "dataset": dataset,
+            "data_fingerprint": self.data.fingerprint,
+            "steps": step,
+            "tokens": self._tokens(step),
+            "final": final,
+            "best": best,
+            "true_entropy": self.data.true_entropy_nats_per_token,
+            "total_parameters": report.total_parameters,
+            "frozen_parameters": report.frozen_parameters,
+            "trainable_parameters": report.trainable_parameters,
+            "frozen_verified": True,
+            "worst_orthonormality_error": report.worst_orthonormality_error,
+            "wall_seconds": timing["total_wall_time"],
+            "training_seconds": self.seconds,
+            "validation_seconds": sum(spent),
+            "median_step_time": timing.get("median_step_time"),
+            "peak_memory_bytes": self._peak_memory(),
+        }
+        self.folder.record(self.folder.result_file, result)
+        log.info("finished: %s %.4f over the whole validation set", headline, final[headline])
+        return result
+
+    def _tokens(self, step: int) -> int:
+        return step * self.settings.accumulation * self.objective.tokens_per_batch
+
+    def _tokens_per_second(self) -> float | None:
+        return self._tokens(1) / self._pace if self._pace else None
+
+    def _peak_memory(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return peak_memory_bytes()
