@@ -120,6 +120,11 @@ class Method:
     def part(self, role: str) -> Part:
         return getattr(self, role)
 
+    @property
+    def moves(self) -> bool:
+        """Whether what trains changes during a run; then no single step is typical of it."""
+        return self.thaw is not None or any(self.part(role).every > 1 for role in ROLES)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain types only, so that it goes through YAML and JSON and back."""
         values = {**asdict(self), "aliases": list(self.aliases)}

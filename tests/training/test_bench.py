@@ -9,7 +9,7 @@ import torch
 from oelm.errors import OelmError
 from oelm.training import bench as bench_module
 from oelm.training import peak
-from oelm.training.arms import arm_name, build_arm
+from oelm.training.arms import arm_name, build_arm, compare_step_times
 from oelm.training.bench import Shape, bench
 
 SMALL = Shape("demo", batch=2, length=16, vocab=40)
@@ -74,7 +74,10 @@ def test_unknown_arms_and_too_few_rounds_are_refused_before_any_work():
         bench(["baseline"], SMALL, rounds=2)
     with pytest.raises(OelmError, match="no arms"):
         bench([], SMALL)
+    with pytest.raises(OelmError, match="no step time of its own"):
+        bench(["baseline+every=4"], SMALL)
     assert arm_name("oelm_v2") == "oelm_freeze"
+    assert arm_name("permutation_qk+rank=2") == "permutation_qk+rank=2"
 
 
 def test_what_torch_compile_cannot_run_is_one_line():
@@ -103,6 +106,12 @@ def test_a_peer_stays_as_its_makers_built_it_and_a_frozen_arm_is_frozen():
     before = frozen.model.blocks[0].attention.query.weight.clone()
     frozen.step()
     assert torch.equal(frozen.model.blocks[0].attention.query.weight, before)
+
+
+def test_step_times_beside_runs_leave_out_what_changes_on_the_way():
+    settings = SMALL.settings()
+    times = compare_step_times(["oelm_freeze+thaw=top-down:0.5", "identity_q"], SMALL.model(), settings, rounds=2)
+    assert list(times["arms"]) == ["identity_q"]
 
 
 def test_the_fastest_repeat_counts_and_the_best_of_two_measurements():

@@ -1,22 +1,28 @@
-"""The models that ours are compared with: Hugging Face's, of the same shape, from a configuration, with fresh weights.
+"""The models that ours are compared with, of the same shape, from a configuration, with fresh weights: Hugging Face's,
+and the GPT that anybody would write with torch's own parts, as a yardstick.
 
 >>> sorted(PEERS)
-['bert', 'bert_fused', 'gpt2', 'gpt2_fused']
+['bert', 'bert_fused', 'gpt2', 'gpt2_fused', 'plain']
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oelm.models.gpt import GPTConfig
+from oelm.models.gpt import GPT, GPTConfig
 
 
 @dataclass(frozen=True)
 class Peer:
     summary: str
-    build: "Callable[[GPTConfig], HuggingFaceLoss]"
+    build: Callable[[GPTConfig], nn.Module]
+    """A model that takes token ids and targets and gives the mean loss."""
+    counted: Callable[[GPTConfig], nn.Module]
+    """A model whose matrix products are the peer's, for counting them."""
     fused_optimizer: bool
     """AdamW as our trainer has it; otherwise as torch gives it to whoever asks for nothing."""
 
@@ -75,9 +81,60 @@ def bert(config: GPTConfig) -> HuggingFaceLoss:
     return HuggingFaceLoss(BertForMaskedLM(shape), shifts_labels=False)
 
 
+class PlainGPT(nn.Module):
+    """A decoder in torch's own words: one projection for queries, keys and values, SDPA, all logits at once."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        width, wide, self.num_heads, self.dropout = config.d_model, config.d_ff, config.num_heads, config.dropout
+        self.tokens, self.positions = nn.Embedding(config.vocab_size, width), nn.Embedding(config.max_seq_len, width)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "norm1": nn.LayerNorm(width),
+                    "qkv": nn.Linear(width, 3 * width, bias=False),
+                    "output": nn.Linear(width, width, bias=False),
+                    "norm2": nn.LayerNorm(width),
+                    "ffn": nn.Sequential(nn.Linear(width, wide), nn.GELU(), nn.Linear(wide, width)),
+                }
+            )
+            for _ in range(config.num_layers)
+        )
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, input_ids: Tensor, targets: Tensor) -> Tensor:
+        x = self._drop(
+            self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
+        )
+        for layer in self.layers:
+            assert isinstance(layer, nn.ModuleDict)
+            parts = layer["qkv"](layer["norm1"](x)).chunk(3, dim=-1)
+            q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
+            dropout = self.dropout if self.training else 0.0
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+            x = x + self._drop(layer["output"](y.transpose(1, 2).flatten(2)))
+            x = x + self._drop(layer["ffn"](layer["norm2"](x)))
+        logits = F.linear(self.norm(x), self.tokens.weight)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+
+def _gpt2_itself(config: GPTConfig) -> nn.Module:
+    return gpt2(config).model
+
+
+def _bert_itself(config: GPTConfig) -> nn.Module:
+    return bert(config).model
+
+
 PEERS: dict[str, Peer] = {
-    "gpt2": Peer("Hugging Face GPT-2, torch's default AdamW", gpt2, fused_optimizer=False),
-    "gpt2_fused": Peer("Hugging Face GPT-2, fused AdamW like ours", gpt2, fused_optimizer=True),
-    "bert": Peer("Hugging Face BERT, torch's default AdamW", bert, fused_optimizer=False),
-    "bert_fused": Peer("Hugging Face BERT, fused AdamW like ours", bert, fused_optimizer=True),
+    "gpt2": Peer("Hugging Face GPT-2, torch's default AdamW", gpt2, _gpt2_itself, fused_optimizer=False),
+    "gpt2_fused": Peer("Hugging Face GPT-2, fused AdamW like ours", gpt2, _gpt2_itself, fused_optimizer=True),
+    "bert": Peer("Hugging Face BERT, torch's default AdamW", bert, _bert_itself, fused_optimizer=False),
+    "bert_fused": Peer("Hugging Face BERT, fused AdamW like ours", bert, _bert_itself, fused_optimizer=True),
+    "plain": Peer("a GPT of torch's own parts, fused AdamW like ours", PlainGPT, GPT, fused_optimizer=True),
 }

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from oelm.data.tokens import TokenData
-from oelm.errors import unknown
+from oelm.errors import OelmError, unknown
 from oelm.freezing import freeze
 from oelm.inspection import model_flops
 from oelm.methods import METHODS, method
@@ -40,11 +40,19 @@ class TimedArm:
 
 
 def arm_name(name: str) -> str:
-    """The full name of a method (also by its alias) or a peer."""
+    """The full name of a method (also by its alias, or with modifiers) or a peer."""
     known = [*METHODS, *(alias for row in METHODS.values() for alias in row.aliases), *PEERS]
-    if name not in known:
+    if name.partition("+")[0] not in known:
         raise unknown("arm", name, known)
-    return name if name in PEERS else method(name).name
+    if name in PEERS:
+        return name
+    found = method(name)
+    if found.moves:
+        raise OelmError(
+            f"arm {name!r} trains other weights at other steps, so it has no step time of its own; "
+            "time what it changes between, e.g. oelm_freeze and baseline"
+        )
+    return found.name
 
 
 def build_arm(
@@ -120,7 +128,7 @@ def _flops_per_token(name: str, model: nn.Module, config: GPTConfig, length: int
         return model_flops(model, sequence_length=length, causal=True).step
     # On a twin without memory: counting splits GPT-2's fused projection, and it would no longer be GPT-2.
     with torch.device("meta"):
-        twin = PEERS[name].build(config).model
+        twin = PEERS[name].counted(config)
     return model_flops(twin, sequence_length=length).step
 
 
@@ -133,11 +141,15 @@ def compare_step_times(
     reference: str = "baseline",
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Step-time ratios of methods to the reference, beside the ratio that their FLOPs predict."""
+    """Step-time ratios of methods to the reference, beside the ratio that their FLOPs predict.
+
+    A method that trains other weights at other steps has no step time of its own and is left out.
+    """
     length = settings.sequence_length or config.max_seq_len
     arms = {
         name: build_arm(name, config, settings, device=torch.device(device))
         for name in dict.fromkeys([reference, *methods])
+        if not method(name).moves
     }
     seconds = interleave({name: arm.step for name, arm in arms.items()}, rounds=rounds, warmup=WARMUP)
     flops = {name: arm.flops_per_token for name, arm in arms.items()}
