@@ -142,6 +142,24 @@ def test_mistakes_are_one_line(runs):
             oelm(*words)
 
 
+def test_a_report_is_asked_for_by_the_name_of_a_suite(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for run in plan_experiments(chosen(["phase3"], "mini"), Path("runs/mini"), prepare_data=False):
+        folder = RunFolder(run.folder)
+        folder.create(run.config.to_dict())
+        folder.result_file.write_text(json.dumps({"steps": 2000, "final": {"perplexity": 24.29, "loss": 3.19}}))
+    written = oelm("report", "phase3", "--scale", "mini", "--format", "md").split()
+    assert written[0] == "runs/mini/report-phase3.md"
+    oelm("report", "gpt-05", "--scale", "mini", "--format", "html", "--lang", "zh")
+    page = Path("runs/mini/report-gpt-05.zh.html").read_text("utf-8")
+    assert "GPT-05/oelm_freeze" in page or "oelm_freeze-0" in page
+    assert "oelm_random" not in page
+    with pytest.raises(OelmError, match=r"phase3 has no runs at scale full .* at scale mini"):
+        oelm("report", "phase3")
+    with pytest.raises(OelmError, match=r"phase9 is no folder; .*did you mean 'phase"):
+        oelm("report", "phase9")
+
+
 def test_experiments_lists_published_results_and_our_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (run,) = plan_experiments(chosen(["GPT-03"], "mini"), Path("runs/mini"), prepare_data=False)

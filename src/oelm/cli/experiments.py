@@ -54,27 +54,17 @@ def _figures(published: "Published | None") -> dict[str, Any] | None:
 
 
 def _runs(root: Path, scale: str) -> dict[str, list[dict[str, Any]]]:
-    """The runs that are there, by experiment; a run that two experiments share counts for both."""
+    """The runs that are there, by experiment."""
     from oelm.cli.board import facts_of
-    from oelm.errors import OelmError
-    from oelm.experiments.entries import catalog, chosen
-    from oelm.experiments.suite import plan_experiments
+    from oelm.experiments.entries import catalog
+    from oelm.experiments.suite import runs_of
     from oelm.runs import RunFolder
 
     found: dict[str, list[dict[str, Any]]] = {}
-    if not root.is_dir():
-        return found
-    planned = []
-    for experiment in chosen(catalog(), scale):
-        try:
-            planned += plan_experiments([experiment], root, prepare_data=False, seeds=range(10))
-        except OelmError:
-            continue  # not to be run by this version, so there is none
-    for run in planned:
-        if (run.folder / "config.yaml").is_file():
-            facts = facts_of(RunFolder(run.folder))
-            kept = {key: facts.get(key) for key in ("run", "state", "step", "max_steps", "perplexity", "accuracy")}
-            found.setdefault(run.experiment, []).append({"arm": run.arm, "seed": run.seed, **kept})
+    for run in runs_of(catalog(), root, scale) if root.is_dir() else []:
+        facts = facts_of(RunFolder(run.folder))
+        kept = {key: facts.get(key) for key in ("run", "state", "step", "max_steps", "perplexity", "accuracy")}
+        found.setdefault(run.experiment, []).append({"arm": run.arm, "seed": run.seed, **kept})
     return found
 
 

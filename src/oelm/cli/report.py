@@ -1,4 +1,4 @@
-"""`oelm report [PATH]`: a self-contained page about all runs below a folder."""
+"""`oelm report [PATH|ID|SUITE]`: a self-contained page about the runs below a folder, or those of an experiment."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,13 @@ import typer
 
 
 def report(
-    path: Annotated[Path, typer.Argument(help="A folder that holds run folders.")] = Path("runs"),
+    what: Annotated[
+        str, typer.Argument(help="A folder that holds run folders, or a name from 'oelm experiments'.")
+    ] = "runs",
+    scale: Annotated[str, typer.Option(help="Of which scale, for a name: full, mini or smoke.")] = "full",
+    root: Annotated[
+        Path, typer.Option("--runs", help="Where runs of a name lie, in a folder per scale.", metavar="DIR")
+    ] = Path("runs"),
     lang: Annotated[str, typer.Option("--lang", help="Language of the report: en or zh.")] = "en",
     formats: Annotated[
         list[str] | None,
@@ -22,7 +28,10 @@ def report(
     title: Annotated[str | None, typer.Option("--title", help="Its heading.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:
-    """Report on finished runs: tables, figures, verdicts, settings; html, markdown, PDF, CSV."""
+    """Report on finished runs: tables, figures, verdicts, settings; html, markdown, PDF, CSV.
+
+    Example: oelm report phase3 --scale mini --lang zh
+    """
     import json
 
     from oelm.analysis.plots import print_language
@@ -30,7 +39,9 @@ def report(
     from oelm.analysis.texts import texts
 
     chosen = tuple(dict.fromkeys(formats or ("html", "md")))
-    written = write_report(path, out or path, lang=lang, formats=chosen, title=title, csv_dir=csv)
+    is_folder = what == "runs" or "/" in what or Path(what).exists()
+    folders, place = ([Path(what)], Path(what)) if is_folder else _named(what, scale, root, lang)
+    written = write_report(folders, out or place, lang=lang, formats=chosen, title=title, csv_dir=csv)
     if as_json:
         typer.echo(json.dumps({"files": [str(file) for file in written]}, indent=2, ensure_ascii=False))
         return
@@ -38,3 +49,21 @@ def report(
         typer.echo(file)
     if {"pdf", "png"} & set(chosen) and print_language(lang) != lang:
         typer.echo(texts("en")("english_in_print"), err=True)
+
+
+def _named(name: str, scale: str, root: Path, lang: str) -> tuple[list[Path], Path]:
+    """The run folders of an experiment or suite, and where the report on them lies."""
+    from oelm.errors import OelmError
+    from oelm.experiments.entries import SCALES
+    from oelm.experiments.suite import runs_of
+
+    try:
+        found = runs_of([name], root / scale, scale)
+    except OelmError as error:
+        raise OelmError(f"{name} is no folder; {error}") from None
+    if not found:
+        elsewhere = [other for other in SCALES if runs_of([name], root / other, other)]
+        hint = f"there are some at scale {elsewhere[0]}" if elsewhere else f"make them: oelm run {name} --scale {scale}"
+        raise OelmError(f"{name} has no runs at scale {scale} in {root / scale}; {hint}")
+    suffix = "" if lang == "en" else f".{lang}"
+    return [run.folder for run in found], root / scale / f"report-{name}{suffix}.html"

@@ -1,5 +1,6 @@
 """Whole experiments: prepare their data, plan their runs, run them, then time the arms side by side."""
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.experiments import sources
 from oelm.experiments.classification import plan_classification
-from oelm.experiments.entries import Experiment
+from oelm.experiments.entries import Experiment, chosen
 from oelm.experiments.plan import PlannedRun, plan, share
 from oelm.experiments.runner import Job, run_all
 from oelm.files import write_json
@@ -18,6 +19,8 @@ from oelm.training.config import RunConfig
 from oelm.training.environment import usable_cores
 
 STEP_TIME_FILE = "step_time.json"
+MOST_SEEDS = 10
+"""Seeds from 0 that are looked for among existing runs."""
 Say = Callable[[str], None]
 
 
@@ -51,6 +54,15 @@ def plan_experiments(
         data = sources.prepare_at_scale(experiment, local, say) if prepare_data else sources.expected(experiment)
         planned += plan(experiment, data, root, threads=threads, seeds=seeds, settings=settings)
     return share(planned, out)
+
+
+def runs_of(names: Sequence[str], root: Path, scale: str) -> list[PlannedRun]:
+    """Runs of experiments and suites that are there below `root`; one that two experiments share is there for both."""
+    planned: list[PlannedRun] = []
+    for experiment in chosen(names, scale):
+        with contextlib.suppress(OelmError):  # not to be run by this version, so there is none
+            planned += plan_experiments([experiment], root, prepare_data=False, seeds=range(MOST_SEEDS))
+    return [run for run in planned if (run.folder / "config.yaml").is_file()]
 
 
 def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 24, say: Say = lambda message: None) -> None:
