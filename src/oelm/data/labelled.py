@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oelm.data.folder import PreparedFolder
 from oelm.data.order import permute
 from oelm.data.tasks import Row, TaskSource
 from oelm.data.tokenization import end_of_text_id, load_tokenizer, tokenizer_hash, tokenizer_label, vocabulary_size
@@ -56,11 +57,9 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class TaskData:
+class TaskData(PreparedFolder):
     """A prepared folder, opened."""
 
-    path: Path
-    manifest: dict[str, Any]
     train: Texts
     validation: Texts
 
@@ -79,28 +78,12 @@ class TaskData:
         return cls(folder, manifest, texts["train"], texts["validation"])
 
     @property
-    def name(self) -> str:
-        return self.manifest["name"]
-
-    @property
     def classes(self) -> list[str]:
         return self.manifest["classes"]
 
     @property
     def longest(self) -> int:
         return max(facts["longest"] for facts in self.manifest["splits"].values())
-
-    @property
-    def vocab_size(self) -> int:
-        return self.manifest["tokenizer"]["vocab_size"]
-
-    @property
-    def tokenizer_hash(self) -> str:
-        return self.manifest["tokenizer"]["hash"]
-
-    @property
-    def tokenizer_path(self) -> Path:
-        return self.path / "tokenizer.json"
 
     @property
     def true_entropy_nats_per_token(self) -> None:

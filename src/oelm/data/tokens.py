@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from oelm.data.folder import PreparedFolder
 from oelm.errors import OelmError
 from oelm.files import file_hash
 
@@ -24,11 +25,9 @@ _PREPARE = "oelm data prepare"
 
 
 @dataclass(frozen=True)
-class TokenData:
+class TokenData(PreparedFolder):
     """A prepared folder, opened. `train` and `validation` are read from disk as they are touched."""
 
-    path: Path
-    manifest: dict[str, Any]
     train: np.memmap
     validation: np.memmap
     unchanged: bool = False  # True when `prepare` found it already finished
@@ -48,24 +47,8 @@ class TokenData:
         return cls(folder, manifest, train, validation)
 
     @property
-    def name(self) -> str:
-        return self.manifest["name"]
-
-    @property
-    def vocab_size(self) -> int:
-        return self.manifest["tokenizer"]["vocab_size"]
-
-    @property
-    def tokenizer_hash(self) -> str:
-        return self.manifest["tokenizer"]["hash"]
-
-    @property
     def end_of_text_id(self) -> int:
         return self.manifest["tokenizer"]["end_of_text_id"]
-
-    @property
-    def tokenizer_path(self) -> Path:
-        return self.path / "tokenizer.json"
 
     @property
     def validation_bytes(self) -> int:
