@@ -81,3 +81,16 @@ def test_an_unreadable_sweep_is_skipped_and_named(tmp_path: Path) -> None:
     make_run(tmp_path)
     (tmp_path / "sweep.json").write_text('{"rates": [1]}')
     assert [skipped.path.name for skipped in load_runs(tmp_path).skipped] == ["sweep.json"]
+
+
+def test_a_shape_of_ones_own_is_named_in_few_words(tmp_path: Path) -> None:
+    shape = {"d_model": 128, "num_layers": 4, "num_heads": 4, "d_ff": 512, "max_seq_len": 128, "positions": "rotary"}
+    make_run(tmp_path, config_changes={"model": {"size": "demo", "overrides": shape}})
+    assert load_runs(tmp_path).studies[0].model == "GPT 128×4, 4 heads, 128 tokens, positions rotary"
+
+
+def test_many_unfinished_runs_are_one_line(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    for seed in range(1, 9):
+        make_run(tmp_path, "oelm_freeze", seed, finished=False)
+    assert [note.values for note in notes(load_runs(tmp_path)) if "incomplete" in note.key] == [{"count": 8}]

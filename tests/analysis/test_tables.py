@@ -139,5 +139,5 @@ def test_several_datasets_stand_in_one_table_by_name(tmp_path):
     make_run(tmp_path / "a", "baseline")
     make_run(tmp_path / "b", "baseline", dataset="stories", final={"accuracy": 0.9})
     table = summary_table(load_runs(tmp_path))
-    assert table.header()[:6] == ["method", "dataset", "model", "metric", "seeds", "result"]
+    assert table.header()[:5] == ["method", "dataset", "metric", "seeds", "result"]
     assert [row[1] for row in table.rows()] == ["fables", "stories"]

@@ -137,9 +137,15 @@ def _label(runs: list[Run], groups: list[list[Run]]) -> str:
 
 
 def _model_name(run: Run) -> str:
+    """A size or an encoder by its name; a shape of one's own in few words: GPT 128×4, 4 heads, 128 tokens."""
     model: Any = run.config.get("model") or {}
     if not isinstance(model, dict):
         return str(model)
     encoder = Path(str(model.get("encoder") or "?")).name
-    size = str(model.get("size") or model.get("name") or encoder)
-    return ", ".join([size, *(f"{k} {v}" for k, v in (model.get("overrides") or {}).items())])
+    size, changes = str(model.get("size") or model.get("name") or encoder), dict(model.get("overrides") or {})
+    if {"d_model", "num_layers", "num_heads", "d_ff", "max_seq_len"} <= changes.keys():
+        width, layers, heads, length = (changes.pop(k) for k in ("d_model", "num_layers", "num_heads", "max_seq_len"))
+        size = f"GPT {width}×{layers}, {heads} heads, {length} tokens"
+        if changes["d_ff"] == 4 * width:
+            del changes["d_ff"]
+    return ", ".join([size, *(f"{k} {v}" for k, v in changes.items())])

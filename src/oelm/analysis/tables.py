@@ -26,16 +26,17 @@ from oelm.analysis.texts import Note, texts
 from oelm.runs import checkpoint_bytes
 
 STEPS_SHOWN = 6
+MOST_NAMED = 6
+"""Unfinished runs that are named one by one; the table of runs has them all."""
 VERIFIED, NOTHING_FROZEN, NOT_VERIFIED = "verified", "nothing frozen", "not verified"
 
 
 def summary_table(loaded: Loaded, lang: str = "en") -> Table:
     """One row per arm: what it reached, how far that is from the baseline, what it cost."""
     t, metrics = texts(lang), {study.metric.name for study in loaded.studies}
-    several = len({(study.dataset, study.model) for study in loaded.studies}) > 1
     columns = [
         _METHOD,
-        *(_WHERE if several else []),
+        *_where(loaded),
         *([Column("metric", word_cell("metric", "metric"), right=False)] if len(metrics) > 1 else []),
         Column("seeds", text_cell("seeds")),
         Column("score", score_text, heading=t(f"metric_{min(metrics)}") if len(metrics) == 1 else None),
@@ -53,12 +54,13 @@ def summary_table(loaded: Loaded, lang: str = "en") -> Table:
 
 def all_tables(loaded: Loaded, lang: str = "en") -> list[Table]:
     t = texts(lang)
-    summary = summary_table(loaded, lang)
+    summary, first = summary_table(loaded, lang), [_METHOD, *_where(loaded)]
+    gaps = [record for record in summary.records if record["gap"] is not None]
     tables = [
         summary,
-        Table("gaps", _GAP_COLUMNS, _only([r for r in summary.records if r["gap"] is not None], "gap", "goal"), t),
-        Table("memory", _MEMORY_COLUMNS, _only(summary.records, "parameters", "bytes"), t),
-        Table("time", _TIME_COLUMNS, _only(summary.records, "step_time", "seconds"), t),
+        Table("gaps", [*first, *_GAP_COLUMNS], _only(gaps, "gap", "goal"), t),
+        Table("memory", [*first, *_MEMORY_COLUMNS], _only(summary.records, "parameters", "bytes"), t),
+        Table("time", [*first, *_TIME_COLUMNS], _only(summary.records, "step_time", "seconds"), t),
         *(sweep_table(study, lang) for study in loaded.studies),
         *(steps_table(study, lang) for study in loaded.studies),
         Table("runs", _RUN_COLUMNS, _run_records(loaded), t),
@@ -135,11 +137,20 @@ def notes(loaded: Loaded) -> list[Note]:
             said.append(Note("note_one_seed", {"arms": ", ".join(single), **where}))
     if any((time := loaded.step_time(arm)) and not time.interleaved and not time.is_reference for arm in loaded.arms):
         said.append(Note("note_not_interleaved"))
-    for run in loaded.incomplete:
-        facts = {"run": run.name, "state": run.state, "step": run.step, "max_steps": run.max_steps or "?"}
-        said.append(Note("note_incomplete", facts))
+    if len(loaded.incomplete) > MOST_NAMED:
+        said.append(Note("note_many_incomplete", {"count": len(loaded.incomplete)}))
+    else:
+        for run in loaded.incomplete:
+            facts = {"run": run.name, "state": run.state, "step": run.step, "max_steps": run.max_steps or "?"}
+            said.append(Note("note_incomplete", facts))
     said += [Note("note_skipped", {"path": str(s.path), "reason": s.note}) for s in loaded.skipped]
     return said
+
+
+def _where(loaded: Loaded) -> list[Column]:
+    """What tells the studies apart: columns for data set and model, if there are several."""
+    found = {"dataset": {study.dataset for study in loaded.studies}, "model": {study.model for study in loaded.studies}}
+    return [Column(key, text_cell(key), right=False) for key, values in found.items() if len(values) > 1]
 
 
 def gap_of(arm: Arm) -> Gap | None:
@@ -228,27 +239,23 @@ def _first(arm: Arm, key: str) -> int | None:
 # Columns
 
 _METHOD = Column("method", text_cell("method"), right=False)
-_WHERE = [Column("dataset", text_cell("dataset"), right=False), Column("model", text_cell("model"), right=False)]
 _GAP = Column("gap", gap_text)
 _GOAL = Column("goal", word_cell("goal", "goal"), right=False)
 _STEP_TIME = Column("step_time", step_time_text)
 _PARAMETERS = [Column(f"{k}_parameters", number_cell(f"{k}_parameters", ",")) for k in ("total", "frozen", "trainable")]
 _GAP_COLUMNS = [
-    _METHOD,
     Column("gap_seeds", text_cell("gap_seeds")),
     _GAP,
     Column("gap_bootstrap", bootstrap_text),
     _GOAL,
 ]
 _MEMORY_COLUMNS = [
-    _METHOD,
     *_PARAMETERS,
     Column("optimizer_bytes", bytes_cell("optimizer_bytes")),
     Column("checkpoint_bytes", bytes_cell("checkpoint_bytes")),
     Column("peak_memory_bytes", bytes_cell("peak_memory_bytes")),
 ]
 _TIME_COLUMNS = [
-    _METHOD,
     _STEP_TIME,
     Column("step_time_predicted", number_cell("step_time_predicted", ".3f")),
     Column("median_step_seconds", number_cell("median_step_seconds", ".4g")),

@@ -313,6 +313,10 @@ TEXTS: dict[str, tuple[str, str]] = {
         "{run} is not finished ({state} at step {step} of {max_steps}) and not averaged.",
         "{run} 尚未完成（{state}，第 {step} 步，共 {max_steps} 步），未计入平均。",
     ),
+    "note_many_incomplete": (
+        "{count} runs are not finished and not averaged; the table of runs names them.",
+        "有 {count} 个运行尚未完成，未计入平均；见运行列表。",
+    ),
     "note_skipped": ("{path} was skipped: {reason}", "已跳过 {path}：{reason}"),
 }
 """key -> (English, Chinese)"""
