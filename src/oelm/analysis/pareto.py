@@ -57,7 +57,7 @@ def costs(study: Study, records: Sequence[Record]) -> dict[str, list[Point]]:
 
 
 def draw(study: Study, panels: dict[str, list[Point]], t: Texts) -> Figure:
-    figure = Figure(figsize=(4.6 * len(panels) + 1.0, 4.6), layout="constrained")
+    figure = Figure(figsize=(max(7.4, 4.6 * len(panels) + 1.0), 4.6), layout="constrained")
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (name, points) in zip(grid, panels.items(), strict=True):
         _panel(axes, study, points)
