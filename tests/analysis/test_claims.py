@@ -142,7 +142,12 @@ def test_one_seed_of_ours_tests_nothing(ours):
 
 @pytest.mark.parametrize(
     ("points", "expected"),
-    [([1.0, 1.2, 0.9], "reproduced"), ([-1.0, -1.2, -0.9], "not reproduced"), ([1.0, -1.0, 0.1], "not reproduced")],
+    [
+        ([1.0, 1.2, 0.9], "reproduced"),
+        ([-1.0, -1.2, -0.9], "not reproduced"),
+        ([0.1, -0.1, 0.0], "not reproduced"),
+        ([2.0, -2.0, 0.1], "not tested"),
+    ],
 )
 def test_our_encoders_decide_an_accuracy_gap(known, tmp_path, points, expected):
     for seed, gain in enumerate(points):

@@ -150,6 +150,7 @@ def test_a_report_is_asked_for_by_the_name_of_a_suite(tmp_path, monkeypatch):
         folder.result_file.write_text(json.dumps({"steps": 2000, "final": {"perplexity": 24.29, "loss": 3.19}}))
     written = oelm("report", "phase3", "--scale", "mini", "--format", "md").split()
     assert written[0] == "runs/mini/report-phase3.md"
+    assert "report-phase3-figures/" in Path(written[0]).read_text("utf-8")  # another report keeps its own
     oelm("report", "gpt-05", "--scale", "mini", "--format", "html", "--lang", "zh")
     page = Path("runs/mini/report-gpt-05.zh.html").read_text("utf-8")
     assert "GPT-05/oelm_freeze" in page or "oelm_freeze-0" in page

@@ -73,7 +73,12 @@ ENCODERS = [name for name in catalog() if experiment(name).task is not None]
 @pytest.mark.parametrize("name", ENCODERS)
 def test_every_encoder_entry_runs_at_smoke_scale_and_knows_its_full_size(smoke, name):
     (run,) = smoke(name)
-    assert train(run.config, run.folder)["frozen_verified"]
+    result = train(run.config, run.folder)
+    assert result["frozen_verified"]
+    assert result["dataset"].startswith("toy-")  # no evidence about the task itself
+    said: list[str] = []
+    time_planned([run], say=said.append)
+    assert "classifier" in said[0]
     (full,) = planned(name, scale="full")
     facts = preview(full, experiment(name))
     assert facts["total_parameters"] == 109_484_547 - (769 if name.startswith("SST-2") else 0)

@@ -200,6 +200,16 @@ def test_the_gradient_scaler_of_fp16_works_and_its_state_is_resumed(config, tmp_
     assert train(config(precision="fp16"), tmp_path / "parts")["final"] == whole["final"]
 
 
+def test_a_run_that_breaks_down_before_its_first_step_says_so(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "oelm.training.trainer.freeze", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("no memory"))
+    )
+    with pytest.raises(RuntimeError, match="no memory"):
+        train(config(), tmp_path / "run")
+    status = RunFolder(tmp_path / "run").status()
+    assert (status["state"], status["error"]) == ("failed", "RuntimeError: no memory")
+
+
 def test_a_tracker_that_raises_changes_nothing(config, tmp_path, monkeypatch):
     class Broken:
         def __init__(self, folder, config):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -24,6 +24,11 @@ RECORDING_KEYS = {
     f"training.{k}" for k in ("log_every", "eval_every", "eval_tokens", "eval_budget", "checkpoint_every")
 }
 """They decide what is written down, not what is learned: they neither split an arm nor spoil a comparison."""
+
+
+RATE_KEYS = ("training.max_lr", "training.min_lr")
+Rates = dict[float, float]
+"""Score by learning rate; not a number where no run came to its end."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """Everything that decides what is learned, apart from method and seed, by dotted key."""
         kept = {k: v for k, v in self.config.items() if k not in ("method", "seed", "runtime")}
-        flat = {k: v for k, v in flatten(kept).items() if k not in RECORDING_KEYS}
+        flat = {k: _rounded(v) for k, v in flatten(kept).items() if k not in RECORDING_KEYS}
         if flat.get("data.fingerprint"):
             flat.pop("data.path", None)  # the same data may lie elsewhere on another machine
         return flat
@@ -87,7 +92,8 @@ class Run:
         return canonical([self.method, self.data_key, self.settings])
 
     def curve(self, key: str) -> dict[int, float]:
-        return {row["step"]: row[key] for row in self.validations if isinstance(row.get(key), int | float)}
+        found = {row["step"]: row.get(key) for row in self.validations}
+        return {step: value for step, value in found.items() if is_number(value)}
 
     def seconds_at(self, step: int) -> float | None:
         """Training time until `step`, without validation."""
@@ -110,8 +116,8 @@ class Arm:
     """Settings in which this arm is not like its baseline: then the gap is not the method's alone."""
     number: int = 0
     """Its place among the study's arms of the same method."""
-    rates: dict[float, float] = field(default_factory=dict)
-    """Score at every learning rate it was tried with, if its baseline was given the same ones; else empty."""
+    rates: Rates = field(default_factory=dict)
+    """Score at every learning rate it was tried with, if a baseline was given the same ones; else empty."""
 
     @property
     def method(self) -> str:
@@ -130,10 +136,24 @@ class Arm:
         """The metric over the whole validation set, by seed."""
         return {run.seed: run.final[self.metric.key] for run in self.runs}
 
+    @property
+    def best_rate(self) -> float | None:
+        found = {rate: score for rate, score in self.rates.items() if is_number(score)}
+        return (max if self.metric.higher_is_better else min)(found, key=lambda rate: found[rate], default=None)
+
+    @property
+    def at_best_rate(self) -> bool:
+        return self.best_rate == self.settings.get(RATE_KEYS[0])
+
+    @property
+    def plain_baseline(self) -> "Arm | None":
+        """The baseline of its baseline, if that has pieces of its own."""
+        return self.baseline.plain_baseline or self.baseline if self.baseline else None
+
     def facts(self, key: str) -> list[float]:
         """A number of `result.json` (or of its `final`), from every run that has it."""
         found = [{**(run.result or {}), **run.final}.get(key) for run in self.runs]
-        return [value for value in found if isinstance(value, int | float) and math.isfinite(value)]
+        return [value for value in found if is_number(value)]
 
 
 @dataclass(frozen=True)
@@ -144,6 +164,8 @@ class Study:
     model: str
     metric: Metric
     arms: list[Arm]
+    folded: list[Arm] = field(default_factory=list)
+    """Other learning rates of those arms: part of a sweep, and baselines of arms that were not."""
 
     @property
     def runs(self) -> list[Run]:
@@ -154,6 +176,15 @@ class Study:
         """Nats per token of the corpus itself, where it is known: no model can do better."""
         known = [r.result["true_entropy"] for r in self.runs if r.result and r.result.get("true_entropy") is not None]
         return known[0] if known and self.metric.key == "perplexity" else None
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _rounded(value: Any) -> Any:
+    """A rate computed in two ways is one rate."""
+    return float(f"{value:.12g}") if isinstance(value, float) else value
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

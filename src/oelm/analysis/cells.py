@@ -1,5 +1,6 @@
 """What stands in the cells of a table: text made of a record, in the reader's language. An unknown value is a dash."""
 
+import math
 from collections.abc import Callable
 
 from oelm.analysis.rendering import FOLD, Record
@@ -25,7 +26,13 @@ def bytes_cell(key: str) -> Callable[[Record, Texts], str]:
 
 
 def score_cell(key: str) -> Callable[[Record, Texts], str]:
-    return lambda record, t: NONE if record.get(key) is None else _metric_of(record).show(record[key])
+    def cell(record: Record, t: Texts) -> str:
+        value = record.get(key)
+        if value is None:
+            return NONE
+        return t.word("state", "failed") if math.isnan(value) else _metric_of(record).show(value)
+
+    return cell
 
 
 def score_text(record: Record, t: Texts) -> str:
@@ -34,6 +41,8 @@ def score_text(record: Record, t: Texts) -> str:
     if std is None:
         return mean
     digits = len(mean.removesuffix(metric.suffix).partition(".")[2])
+    if std > 0:  # never ± 0.0 for what is not zero
+        digits = max(digits, min(6, -math.floor(math.log10(std * metric.scale))))
     return f"{mean.removesuffix(metric.suffix)} ± {std * metric.scale:.{digits}f}{metric.suffix}"
 
 

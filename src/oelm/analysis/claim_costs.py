@@ -143,7 +143,11 @@ def _our_step_time(evidence: Evidence) -> str | None:
         time = evidence.loaded.step_time(arm) if arm.method == "oelm_freeze" and evidence.loaded else None
         if time and time.interleaved and time.low is not None and time.high is not None:
             predicted = f", FLOPs allow {time.predicted - 1:+.1%}" if time.predicted else ""
-            return f"{time.ratio - 1:+.1%} [{time.low - 1:+.1%}, {time.high - 1:+.1%}]{predicted} (interleaved)"
+            millions = (arm.facts("total_parameters") or [0])[0] / 1e6
+            where = f"{arm.dataset}, {millions:.1f}M parameters" if millions else arm.dataset
+            return (
+                f"{time.ratio - 1:+.1%} [{time.low - 1:+.1%}, {time.high - 1:+.1%}]{predicted} (interleaved; {where})"
+            )
     return None
 
 

@@ -41,8 +41,9 @@ def gap(claim: Claim, evidence: Evidence) -> Finding:
     entry = evidence.entry(claim["arm"])
     pair = evidence.pair(entry["dataset"], entry["arms"][0])
     if pair is None:
+        side = "above" if 100 * found > GOAL_PERCENT else "within"
         return Finding(
-            published, follows, CONSISTENT, f"above the study's own bar of {GOAL_PERCENT:g} %; no runs of ours"
+            published, follows, CONSISTENT, f"{side} the study's own bar of {GOAL_PERCENT:g} %; no runs of ours"
         )
     ours = goal_verdict(pair.gap.worse)
     same = (ours == MISSED) == (100 * found > GOAL_PERCENT)
@@ -51,7 +52,7 @@ def gap(claim: Claim, evidence: Evidence) -> Finding:
         published,
         follows,
         verdict,
-        f"the {GOAL_PERCENT:g} % goal is {ours} in our runs, at one learning rate",
+        f"the {GOAL_PERCENT:g} % goal is {ours} in our runs; the sizes of model and gap are not compared",
         str(pair),
     )
 
@@ -59,7 +60,7 @@ def gap(claim: Claim, evidence: Evidence) -> Finding:
 def same_conditions(claim: Claim, evidence: Evidence) -> Finding:
     first, second = (evidence.entry(claim[k])["training"] for k in ("baseline", "arm"))
     keys = dict.fromkeys([*first, *second])
-    different = [f"{k} {first.get(k):g} and {second.get(k):g}" for k in keys if first.get(k) != second.get(k)]
+    different = [f"{k} {first.get(k)} and {second.get(k)}" for k in keys if first.get(k) != second.get(k)]
     if different:
         reason = "the difference may be the settings', not the method's"
         return Finding(f"{claim['baseline']} against {claim['arm']}", "; ".join(different), INCONSISTENT, reason)
@@ -94,7 +95,7 @@ def orthogonality(claim: Claim, evidence: Evidence) -> Finding:
         return Finding(
             published, follows, INCONSISTENT, "scale and orthogonality are confounded; no fair control", ours
         )
-    verdict, reason = _ordering(fair)
+    verdict, reason = _ordering(fair, published=100 * (control / arm - 1))
     return Finding(published, follows, verdict, f"at the same scale, {reason}", ours)
 
 
@@ -131,10 +132,12 @@ def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
     pair = evidence.pair(evidence.entry(claim["arm"])["dataset"], evidence.entry(claim["arm"])["arms"][0])
     ours = str(pair) if pair else None
     if pair and pair.gap.t:
-        same = pair.gap.t.low > 0 if points > 0 else pair.gap.t.high < 0
-        other = pair.gap.t.high < 0 if points > 0 else pair.gap.t.low > 0
-        found = "the same direction" if same else "the other direction" if other else "no difference can be shown"
-        return Finding(published, follows, REPRODUCED if same else NOT_REPRODUCED, f"ours: {found}", ours)
+        low, high = pair.gap.t.low, pair.gap.t.high
+        if (low > 0) if points > 0 else (high < 0):
+            return Finding(published, follows, REPRODUCED, "our interval lies on the same side", ours)
+        if not low <= points <= high:
+            return Finding(published, follows, NOT_REPRODUCED, "our interval excludes the published difference", ours)
+        return Finding(published, follows, NOT_TESTED, "our interval holds both this difference and none", ours)
     if abs(points) <= limit:
         return Finding(published, follows, NOT_TESTED, "within chance of the test set, with one seed", ours)
     return Finding(
@@ -142,13 +145,15 @@ def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
     )
 
 
-def _ordering(pair: Pair) -> tuple[str, str]:
-    """Whether the first arm is worse than the second, as the whole interval says."""
+def _ordering(pair: Pair, published: float | None = None) -> tuple[str, str]:
+    """Whether the first arm is worse than the second, as the whole interval says; `published` says by what percent."""
     if pair.gap.worse is None:
         return NOT_TESTED, "one seed gives no interval"
-    worse, better = pair.first.method, pair.second.method
-    if pair.gap.worse.low > 0:
+    worse, better, interval = pair.first.method, pair.second.method, pair.gap.worse
+    if interval.low > 0:
         return REPRODUCED, f"{worse} is worse than {better}"
-    if pair.gap.worse.high < 0:
+    if interval.high < 0:
         return NOT_REPRODUCED, f"{worse} is better than {better}"
-    return NOT_REPRODUCED, f"no difference between {worse} and {better} can be shown"
+    if published is not None and interval.high < published:
+        return NOT_REPRODUCED, f"{worse} is at most {interval.high:.1f} % worse than {better}, if at all"
+    return NOT_TESTED, f"our interval leaves open which of {worse} and {better} is better"

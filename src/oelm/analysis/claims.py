@@ -85,8 +85,8 @@ class Evidence:
             Pair(a, b, gap)
             for study in (self.loaded.studies if self.loaded else [])
             if study.dataset in names
-            for a in study.arms
-            for b in study.arms
+            for a in [*study.arms, *study.folded]
+            for b in [*study.arms, *study.folded]
             if (a.method, b.method) == (first, second) and not differences(a, b)
             if (gap := paired_gap(a.metric, a.scores, b.scores)) is not None
         ]

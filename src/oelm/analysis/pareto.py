@@ -1,6 +1,6 @@
 """What an arm reaches against what it costs: step time at the left, parameters that train at the right.
 
-An arm on the line has no rival that is both cheaper and better; only these are named, the table has the rest.
+An arm on the line has no rival that is both cheaper and better. Of many arms only these and the baseline are named.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from oelm.analysis.texts import Texts
 
 SPOTS = [(dx, dy) for dy in (5, -14, 18, -27, 31, -40) for dx in (7, -7)]
 """Where a name may stand, in points from its marker."""
+MOST_NAMED = 8
 FEWEST = 4
 """Fewer arms are told better by the tables."""
 
@@ -47,6 +48,8 @@ def costs(study: Study, records: Sequence[Record]) -> dict[str, list[Point]]:
     """The points of every panel there is data for: only step times measured side by side, only costs that differ."""
     timed, sized = [], []
     for arm, r in zip(study.arms, records, strict=True):
+        if arm.differences:
+            continue
         score = r["score"] * study.metric.scale
         if r["step_time_interleaved"]:
             timed.append(Point(arm, r["step_time_ratio"], score, r["step_time_low"], r["step_time_high"]))
@@ -78,7 +81,7 @@ def _panel(axes: Axes, study: Study, points: list[Point]) -> None:
     best = frontier(points, study.metric.higher_is_better)
     for point in points:
         colour, _, marker = look(point.arm)
-        named = point in best or point.arm.is_baseline
+        named = _is_named(point, best, points)
         if point.low is not None and point.high is not None:
             axes.plot([point.low, point.high], [point.score] * 2, color=colour, linewidth=1, alpha=0.5)
         size = 8 if named else 5
@@ -86,7 +89,11 @@ def _panel(axes: Axes, study: Study, points: list[Point]) -> None:
     axes.step([p.cost for p in best], [p.score for p in best], where="post", color=FAINT, linewidth=1, zorder=1)
     axes.margins(0.1)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    _name(axes, [p for p in points if p in best or p.arm.is_baseline], points)
+    _name(axes, [p for p in points if _is_named(p, best, points)], points)
+
+
+def _is_named(point: Point, best: list[Point], points: list[Point]) -> bool:
+    return len(points) <= MOST_NAMED or point in best or point.arm.is_baseline
 
 
 def _name(axes: Axes, named: list[Point], points: list[Point]) -> None:

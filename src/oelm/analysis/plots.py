@@ -185,7 +185,7 @@ def _step_times(study: Study, records: list[Record], t: Texts) -> Drawing:
             text = step_time_text(r, t, with_verdict=True)
             predicted, hollow = r["step_time_predicted"], not r["step_time_interleaved"]
             entries.append(Entry(arm, ratio, interval, None, [], text, predicted, hollow))
-    if not entries:
+    if all(entry.hollow for entry in entries):  # times of separate runs are no measurement
         return None
     ratios = [f"{ratio:.2f}" for ratio in sorted(entry.value for entry in entries)]
     key = "title_step_times" if len(entries) > 1 else "title_step_time"

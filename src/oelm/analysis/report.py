@@ -52,6 +52,10 @@ def write_report(
     whole = out.suffix in (".html", ".md", ".pdf")
     folder, stem = (out.parent, out.stem) if whole else (out, "report" if lang == "en" else f"report.{lang}")
     folder.mkdir(parents=True, exist_ok=True)
+    # Another report in the same folder keeps its figures and tables.
+    name = stem.removesuffix(f".{lang}")
+    prefix = "" if name == "report" else f"{name}-"
+    content.figures = f"{prefix}figures"
     written: list[Path] = []
     if "html" in formats:
         written.append(_write(folder / f"{stem}.html", content.render("report.html.j2")))
@@ -60,11 +64,12 @@ def write_report(
     if "pdf" in formats:
         written.append(_write_pdf(content.for_print(), folder / f"{stem}.pdf"))
     if "md" in formats or "svg" in formats:
-        written += _save(content.pictures, folder / "figures", f"{content.suffix}.svg")
+        written += _save(content.pictures, folder / content.figures, f"{content.suffix}.svg")
     if "png" in formats:
-        written += _save(content.for_print().pictures, folder / "figures", f"{content.suffix}.png")
+        printed = content.for_print()
+        written += _save(printed.pictures, folder / content.figures, f"{printed.suffix}.png")
     if "csv" in formats or csv_dir:
-        written += _write_csv(content.tables, Path(csv_dir or folder / "csv"))
+        written += _write_csv(content.tables, Path(csv_dir or folder / f"{prefix}csv"))
     return written
 
 
@@ -79,6 +84,7 @@ class Content:
         self.tables = all_tables(loaded, lang)
         self.caveats = [self.texts.note(note) for note in notes(loaded)]
         self.suffix = "" if lang == "en" else f".{lang}"
+        self.figures = "figures"
 
     @cached_property
     def pictures(self) -> list[Picture]:
@@ -112,11 +118,10 @@ class Content:
     @property
     def summary(self) -> list[str]:
         """A paragraph in plain words per study, computed from the same numbers as the tables."""
-        said = [self._paragraph(study) for study in self.loaded.studies]
+        records = iter(self.tables[0].records)
+        said = [self._paragraph(study, [next(records) for _ in study.arms]) for study in self.loaded.studies]
         checks = {record["frozen_check"] for record in self.tables[0].records}
-        if checks - {NOTHING_FROZEN} == {VERIFIED}:
-            said[-1] = self.texts.join([said[-1], self.texts("sum_frozen")])
-        return said
+        return [*said, self.texts("sum_frozen")] if checks - {NOTHING_FROZEN} == {VERIFIED} else said
 
     @property
     def methods(self) -> dict[str, str]:
@@ -150,13 +155,16 @@ class Content:
         alike = [other for other in self.tables if other.name == table.name]
         return ": {dataset}, {model}".format_map(table.records[0]) if len(alike) > 1 else ""
 
-    def _paragraph(self, study: Study) -> str:
-        t, records = self.texts, [r for r in self.tables[0].records if (r["dataset"], r["model"]) == _place(study)]
+    def _paragraph(self, study: Study, records: list[Record]) -> str:
+        t = self.texts
         names = t.listing([arm.label for arm in study.arms])
         said = [t("sum_study", dataset=study.dataset, model=study.model, arms=names)]
         said += [self._about_baseline(study, arm) for arm in study.arms if arm.is_baseline]
         gaps = [self._about_gap(study, r) for r in records if r["gap"] is not None]
         said += [t("sum_goal"), t.list_sentences(gaps)] if gaps else []
+        if not any(arm.is_baseline for arm in study.arms):
+            scores = [f"{r['method']} {study.metric.show(r['score'])}" for r in records]
+            said.append(t("sum_scores", metric=t(f"metric_{study.metric.name}"), scores=t.listing(scores)))
         timed = [r for r in records if r["step_time_verdict"]]
         times = [f"{r['method']} {r['step_time_ratio']:.3f} ({t.word('speed', r['step_time_verdict'])})" for r in timed]
         said += [t("sum_time", times=t.listing(times))] if times else []
@@ -277,7 +285,3 @@ def _fence(text: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     bars = "`" * max(3, longest + 1)
     return f"{bars}\n{text.rstrip()}\n{bars}"
-
-
-def _place(study: Study) -> tuple[str, str]:
-    return study.dataset, study.model

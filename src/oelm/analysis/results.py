@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from oelm.analysis.arms import BASELINE, Arm, Run, Study
-from oelm.analysis.studies import Rates, group_into_studies
+from oelm.analysis.arms import BASELINE, Arm, Rates, Run, Study, is_number
+from oelm.analysis.studies import group_into_studies
 from oelm.analysis.texts import Note, texts
 from oelm.errors import OelmError
-from oelm.runs import DEAD, FINISHED, RunFolder, find_files, find_runs
+from oelm.runs import DEAD, FAILED, FINISHED, RunFolder, find_files, find_runs
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Loaded:
 
     @cached_property
     def studies(self) -> list[Study]:
-        return group_into_studies(self.finished, self.sweeps)
+        failed = [run for run in self.incomplete if run.state == FAILED]
+        return group_into_studies(self.finished, self.sweeps, failed)
 
     @property
     def arms(self) -> list[Arm]:
@@ -79,9 +80,9 @@ class Loaded:
                 return StepTime(**values, interleaved=True)
         if arm.is_baseline:
             return StepTime(1.0, is_reference=True)
-        own = arm.facts("median_step_time")
-        base = arm.baseline.facts("median_step_time") if arm.baseline else []
-        return StepTime(float(np.median(own) / np.median(base))) if own and base else None
+        reference = arm.plain_baseline
+        own, base = (a.facts("median_step_time") if a else [] for a in (arm, reference))
+        return StepTime(float(np.median(own) / np.median(base))) if own and base and min(base) > 0 else None
 
 
 def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
@@ -178,18 +179,29 @@ def _read_beside(
         try:
             if file.is_file():
                 keep(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             skipped.append(Skipped(file, Note("skip_unreadable", {"error": _one_line(error)})))
 
     def keep_times(folder: Path, content: Any) -> None:
-        if [float(arm["ratio"]) for arm in content["arms"].values()]:
+        for arm, facts in content["arms"].items():
+            values = [
+                facts["ratio"],
+                *(facts[key] for key in ("low", "high", "predicted") if facts.get(key) is not None),
+            ]
+            if not all(map(is_number, values)):
+                raise OelmError(f"{arm} has a figure that is no number: {values}")
+        if content["arms"]:
             step_times[folder] = {"reference": BASELINE, **content}
 
     def keep_sweep(folder: Path, content: Any) -> None:
-        sweeps[folder] = {
+        found = {
             name: {float(rate): float(score) for rate, score in rates.items()}
             for name, rates in content["rates"].items()
         }
+        wrong = [name for name, rates in found.items() if not all(map(is_number, [*rates, *rates.values()]))]
+        if wrong:
+            raise OelmError(f"{wrong[0]} has a figure that is no number")
+        sweeps[folder] = found
 
     for folder in folders:
         read(folder, "step_time.json", partial(keep_times, folder))

@@ -2,119 +2,175 @@
 
 An arm is compared with the baseline that has the same learned pieces, trained most alike. What still differs is
 remembered, except a learning rate that both were free to choose: where the baseline and an arm were given the same
-rates, each is judged at its own best one.
+rates, each may be judged at its own best one.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from oelm.analysis.arms import Arm, Run, Study, canonical
+from oelm.analysis.arms import BASELINE, RATE_KEYS, Arm, Rates, Run, Study, canonical
 from oelm.analysis.statistics import Metric, spread
 from oelm.analysis.texts import Note
 from oelm.methods import METHODS
 from oelm.modifiers import equal_baseline
 
-RATE, LOWEST_RATE = "training.max_lr", "training.min_lr"
-Rates = dict[float, float]
-"""Score by learning rate."""
+RATE, LOWEST_RATE = RATE_KEYS
+FAILED = math.nan
+"""The score of a learning rate at which no run came to its end: it was tried all the same."""
+Sweeps = Mapping[Path, Mapping[str, Rates]]
 
 
-def group_into_studies(runs: list[Run], sweeps: Mapping[Path, Mapping[str, Rates]] | None = None) -> list[Study]:
+def group_into_studies(runs: list[Run], sweeps: Sweeps | None = None, failed: Iterable[Run] = ()) -> list[Study]:
     """Finished runs by data, model and metric, then by method and settings.
 
-    `sweeps` are rates that were tried elsewhere before these runs, by method, for runs in the folder they belong to.
+    `sweeps` are rates that were tried elsewhere before these runs, by method, for runs in the folder they belong to;
+    `failed` are runs that broke down, which count as tried where a learning rate was to be found.
     """
     groups: dict[tuple[str, str, str], dict[str, list[Run]]] = {}
     for run in runs:
-        study = groups.setdefault((run.data_key, canonical(run.config.get("model")), run.metric.name), {})
+        study = groups.setdefault((*_place(run), run.metric.name), {})
         study.setdefault(run.arm_key, []).append(run)
+    broken: dict[tuple[str, str], list[Run]] = {}
+    for run in failed:
+        broken.setdefault(_place(run), []).append(run)
     studies = [
-        _study([sorted(arm, key=lambda run: run.seed) for arm in arms.values()], sweeps or {})
-        for arms in groups.values()
+        _study([sorted(arm, key=lambda run: run.seed) for arm in arms.values()], sweeps or {}, broken.get(key[:2], []))
+        for key, arms in groups.items()
     ]
-    return sorted(studies, key=lambda study: (study.dataset, study.model))
+    return _named_apart(sorted(studies, key=lambda study: (study.dataset, study.model)))
 
 
-def _study(groups: list[list[Run]], sweeps: Mapping[Path, Mapping[str, Rates]]) -> Study:
+def _place(run: Run) -> tuple[str, str]:
+    return run.data_key, canonical(run.config.get("model"))
+
+
+def _named_apart(studies: list[Study]) -> list[Study]:
+    """Studies that share both names although their data or models differ are told apart by a piece of their keys."""
+    names = [(study.dataset, study.model) for study in studies]
+    return [
+        study if names.count(name) == 1 else replace(study, dataset=f"{study.dataset} {study.runs[0].data_key[:6]}")
+        for study, name in zip(studies, names, strict=True)
+    ]
+
+
+def _study(groups: list[list[Run]], sweeps: Sweeps, failed: list[Run]) -> Study:
     order = list(METHODS)
     groups.sort(key=lambda runs: order.index(runs[0].method["name"]) if runs[0].method["name"] in order else len(order))
     first, metric = groups[0][0], groups[0][0].metric
     data = first.config.get("data") or {}
     dataset = str((first.result or {}).get("dataset") or Path(str(data.get("path"))).name)
-    leading = _best_of_sweeps(groups, metric)
-    shown = [runs for runs, _ in leading]
+    leading, folded = _best_of_sweeps(groups, metric, failed)
     arms: list[Arm] = []
     for runs, rates in leading:
-        name = runs[0].method["name"]
-        tried = rates or sweeps.get(runs[0].folder.path.resolve().parent, {}).get(name, {})
-        number = sum(arm.method == name for arm in arms)
-        arms.append(Arm(_label(runs, shown), runs, dataset, metric, number=number, rates=dict(sorted(tried.items()))))
-    compared = [_beside_its_baseline(arm, arms) for arm in arms]
-    return Study(dataset, _model_name(first), metric, compared)
+        number = sum(arm.method == runs[0].method["name"] for arm in arms)
+        label = _label(runs, [runs for runs, _ in leading])
+        arms.append(Arm(label, runs, dataset, metric, number=number, rates=dict(sorted(rates.items()))))
+    arms = _with_earlier_sweeps(arms, sweeps)
+    others = [Arm(_label(runs, groups), runs, dataset, metric) for runs in folded]
+    compared = [_beside_its_baseline(arm, arms, others) for arm in arms]
+    return Study(dataset, _model_name(first), metric, compared, others)
 
 
-def _best_of_sweeps(groups: list[list[Run]], metric: Metric) -> list[tuple[list[Run], Rates]]:
-    """Arms that differ in the learning rate alone become one: that with most seeds, then the best score.
+@dataclass
+class _Family:
+    """Arms that differ in the learning rate alone."""
+
+    arms: list[list[Run]] = field(default_factory=list)
+    failed: set[tuple[float, float]] = field(default_factory=set)
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.arms[0][0].method["name"] == BASELINE
+
+    @property
+    def rates(self) -> list[tuple[float, float]]:
+        """Highest and lowest learning rate of everything that was tried, in order."""
+        return sorted({_rate(runs[0]) for runs in self.arms} | self.failed)
+
+    @property
+    def is_sweep(self) -> bool:
+        return len({highest for highest, _ in self.rates}) == len(self.rates) > 1
+
+    def scores(self, metric: Metric) -> Rates:
+        """By rate, over the seeds that all finished rates have; over all seeds if there is none."""
+        common = set.intersection(*({run.seed for run in runs} for runs in self.arms))
+        found = {highest: FAILED for highest, _ in self.failed}
+        for runs in self.arms:
+            values = [run.final[metric.key] for run in runs if not common or run.seed in common]
+            found[_rate(runs[0])[0]] = spread(values).mean
+        return found
+
+
+def _best_of_sweeps(
+    groups: list[list[Run]], metric: Metric, failed: list[Run]
+) -> tuple[list[tuple[list[Run], Rates]], list[list[Run]]]:
+    """Of arms that differ in the learning rate alone, the one with most seeds, then the best score; and the others.
 
     Only where a baseline and another arm were given the same rates; otherwise a rate is a setting like any other.
     """
-    families: dict[str, list[list[Run]]] = {}
+    families: dict[str, _Family] = {}
     for runs in groups:
-        kept = {k: v for k, v in runs[0].settings.items() if k not in (RATE, LOWEST_RATE)}
-        families.setdefault(canonical([runs[0].method, kept]), []).append(runs)
-    equal = _equal_rates(list(families.values()))
-    found: list[tuple[list[Run], Rates]] = []
+        families.setdefault(_family_key(runs[0]), _Family()).arms.append(runs)
+    for run in failed:
+        family = families.get(_family_key(run))
+        if family is not None and _rate(run) not in family.rates:
+            family.failed.add(_rate(run))
+    swept = [family for family in families.values() if family.is_sweep]
+    equal = [family.rates for family in swept if family.is_baseline]
+    equal = [rates for rates in equal if any(f.rates == rates for f in swept if not f.is_baseline)]
+    leading: list[tuple[list[Run], Rates]] = []
+    folded: list[list[Run]] = []
     for family in families.values():
-        if _rates(family) not in equal:
-            found += [(runs, {}) for runs in family]
+        if not family.is_sweep or family.rates not in equal:
+            leading += [(runs, {}) for runs in family.arms]
             continue
-        rates = _scores(family, metric)
+        scores = family.scores(metric)
         better = 1 if metric.higher_is_better else -1
-        best = max(family, key=lambda runs: (len(runs), better * rates[runs[0].settings[RATE]]))
-        found.append((best, rates))
-    return found
+        best = max(family.arms, key=lambda runs: (len(runs), better * scores[_rate(runs[0])[0]]))
+        leading.append((best, scores))
+        folded += [runs for runs in family.arms if runs is not best]
+    return leading, folded
 
 
-def _equal_rates(families: list[list[list[Run]]]) -> list[list[float]]:
-    """The lists of rates that a baseline and at least one other family share."""
-    swept = [family for family in families if len(set(_rates(family))) == len(family) > 1]
-    baselines = [_rates(family) for family in swept if family[0][0].method["name"] == "baseline"]
-    others = [_rates(family) for family in swept if family[0][0].method["name"] != "baseline"]
-    return [rates for rates in baselines if rates in others]
+def _family_key(run: Run) -> str:
+    return canonical([run.method, {k: v for k, v in run.settings.items() if k not in RATE_KEYS}])
 
 
-def _rates(family: list[list[Run]]) -> list[float]:
-    return sorted(runs[0].settings.get(RATE) or 0.0 for runs in family)
+def _rate(run: Run) -> tuple[float, float]:
+    return run.settings.get(RATE) or 0.0, run.settings.get(LOWEST_RATE) or 0.0
 
 
-def _scores(family: list[list[Run]], metric: Metric) -> Rates:
-    """By rate, over the seeds that all rates have; over all seeds if there is none."""
-    common = set.intersection(*({run.seed for run in runs} for runs in family))
-    return {
-        runs[0].settings[RATE]: spread([run.final[metric.key] for run in runs if not common or run.seed in common]).mean
-        for runs in family
-    }
+def _with_earlier_sweeps(arms: list[Arm], sweeps: Sweeps) -> list[Arm]:
+    """Arms with the rates that were tried before, where those are the baseline's as well."""
+
+    def tried(arm: Arm) -> Rates:
+        return dict(sorted(sweeps.get(arm.runs[0].folder.path.resolve().parent, {}).get(arm.method, {}).items()))
+
+    offered = [set(tried(arm)) for arm in arms if arm.is_baseline and tried(arm)]
+    return [replace(arm, rates=tried(arm)) if not arm.rates and set(tried(arm)) in offered else arm for arm in arms]
 
 
-def _beside_its_baseline(arm: Arm, arms: list[Arm]) -> Arm:
+def _beside_its_baseline(arm: Arm, arms: list[Arm], folded: list[Arm]) -> Arm:
     """The baseline with the same pieces, else the plain one, trained most alike; what still differs is remembered."""
     if arm.is_baseline:
         return arm
-    equal = [other for other in arms if other.method == equal_baseline(arm.method) and other is not arm]
-    baselines = equal or [other for other in arms if other.is_baseline]
-    if not baselines:
+    wanted = equal_baseline(arm.method)
+    candidates = [other for other in [*arms, *folded] if other.method == wanted != arm.method]
+    candidates = candidates or [other for other in [*arms, *folded] if other.is_baseline]
+    if not candidates:
         return arm
-    nearest = min(baselines, key=lambda other: len(differences(arm, other)))
+    nearest = min(candidates, key=lambda other: len(differences(arm, other)))
     return replace(arm, baseline=nearest, differences=differences(arm, nearest))
 
 
 def differences(arm: Arm, other: Arm) -> list[Note]:
-    """The settings in which two arms of a study differ, but for a learning rate that both were free to choose."""
+    """The settings in which two arms of a study differ, but for learning rates that are each arm's best of the same."""
     keys = dict.fromkeys([*arm.settings, *other.settings])
-    if len(arm.rates) > 1 and arm.rates.keys() == other.rates.keys():
-        keys = {key: None for key in keys if key not in (RATE, LOWEST_RATE)}
+    if len(arm.rates) > 1 and arm.rates.keys() == other.rates.keys() and arm.at_best_rate and other.at_best_rate:
+        keys = {key: None for key in keys if key not in RATE_KEYS}
     return [
         Note("different_settings", {"arm": arm.label, "key": key, "value": a, "baseline": other.label, "other": b})
         for key in keys
@@ -129,7 +185,9 @@ def _label(runs: list[Run], groups: list[list[Run]]) -> str:
     keys = dict.fromkeys(key for run in others for key in run.settings)
     told = [k for k in keys if len({canonical(run.settings.get(k)) for run in others}) > 1]
     # Everything derived from another key (min_lr from max_lr) would only repeat it.
-    told = [k for k in told if not (k == LOWEST_RATE and RATE in told)]
+    several = {canonical(run.settings.get(RATE)) for run in others}
+    if len(several) == len({canonical([run.settings.get(key) for key in RATE_KEYS]) for run in others}):
+        told = [k for k in told if not (k == LOWEST_RATE and RATE in told)]
     parts = [f"{k.rpartition('.')[2]}={runs[0].settings.get(k)}" for k in told]
     if not parts and len({canonical(run.method) for run in others}) > 1:
         parts = [f"#{1 + [group[0] for group in groups if group[0] in others].index(runs[0])}"]
@@ -137,7 +195,7 @@ def _label(runs: list[Run], groups: list[list[Run]]) -> str:
 
 
 def _model_name(run: Run) -> str:
-    """A size or an encoder by its name; a shape of one's own in few words: GPT 128×4, 4 heads, 128 tokens."""
+    """A size or an encoder by its name; a shape of one's own in few words: GPT 128×4, 4 heads, context 128."""
     model: Any = run.config.get("model") or {}
     if not isinstance(model, dict):
         return str(model)
@@ -145,7 +203,7 @@ def _model_name(run: Run) -> str:
     size, changes = str(model.get("size") or model.get("name") or encoder), dict(model.get("overrides") or {})
     if {"d_model", "num_layers", "num_heads", "d_ff", "max_seq_len"} <= changes.keys():
         width, layers, heads, length = (changes.pop(k) for k in ("d_model", "num_layers", "num_heads", "max_seq_len"))
-        size = f"GPT {width}×{layers}, {heads} heads, {length} tokens"
+        size = f"GPT {width}×{layers}, {heads} heads, context {length}"
         if changes["d_ff"] == 4 * width:
             del changes["d_ff"]
     return ", ".join([size, *(f"{k} {v}" for k, v in changes.items())])

@@ -26,6 +26,8 @@ from oelm.analysis.texts import Note, texts
 from oelm.runs import checkpoint_bytes
 
 STEPS_SHOWN = 6
+WORTH_SAYING = 0.01
+"""Nats by which a loss must have risen since its best before the report speaks of it."""
 MOST_NAMED = 6
 """Unfinished runs that are named one by one; the table of runs has them all."""
 VERIFIED, NOTHING_FROZEN, NOT_VERIFIED = "verified", "nothing frozen", "not verified"
@@ -104,7 +106,7 @@ def sweep_table(study: Study, lang: str = "en") -> Table:
             "method": arm.label,
             "metric": study.metric.name,
             **{f"rate_{rate:g}": arm.rates.get(rate) for rate in rates},
-            "best_rate": best_rate(arm),
+            "best_rate": arm.best_rate,
             "rate_shown": arm.settings.get(RATE),
         }
         for arm in swept
@@ -112,10 +114,6 @@ def sweep_table(study: Study, lang: str = "en") -> Table:
     columns = [Column(f"rate_{rate:g}", score_cell(f"rate_{rate:g}"), heading=f"{rate:g}") for rate in rates]
     chosen = [Column(key, number_cell(key, "g")) for key in ("best_rate", "rate_shown")]
     return Table("sweep", [_METHOD, *columns, *chosen], records, texts(lang))
-
-
-def best_rate(arm: Arm) -> float:
-    return (max if arm.metric.higher_is_better else min)(arm.rates, key=lambda rate: arm.rates[rate])
 
 
 def notes(loaded: Loaded) -> list[Note]:
@@ -128,11 +126,17 @@ def notes(loaded: Loaded) -> list[Note]:
         for arm in study.arms:
             if arm.differences:
                 said.append(Note("note_not_comparable", {"arm": arm.label, "differences": arm.differences}))
-            if arm.rates and (best := best_rate(arm)) != (shown := arm.settings.get(RATE)):
-                said.append(Note("note_rate", {"arm": arm.label, "best": best, "shown": shown, **where}))
+            if arm.rates and not arm.at_best_rate:
+                facts = {"arm": arm.label, "best": arm.best_rate, "shown": arm.settings.get(RATE)}
+                said.append(Note("note_rate", {**facts, **where}))
             if arm.baseline and not arm.scores.keys() & arm.baseline.scores.keys():
                 said.append(Note("note_no_common_seed", {"arm": arm.label, "baseline": arm.baseline.label}))
-        single = [arm.label for arm in study.arms if len(arm.runs) == 1]
+        past = [(arm, by) for arm in study.arms if (by := past_its_best(arm)) > WORTH_SAYING]
+        if past:
+            worst = f"{max(by for _, by in past):.3f}"
+            said.append(Note("note_past_best", {"arms": ", ".join(a.label for a, _ in past), "nats": worst, **where}))
+        pairs = {id(arm): gap for arm in study.arms if (gap := gap_of(arm))}
+        single = [a.label for a in study.arms if len(a.runs) == 1 or (id(a) in pairs and not pairs[id(a)].t)]
         if single:
             said.append(Note("note_one_seed", {"arms": ", ".join(single), **where}))
     if any((time := loaded.step_time(arm)) and not time.interleaved and not time.is_reference for arm in loaded.arms):
@@ -151,6 +155,12 @@ def _where(loaded: Loaded) -> list[Column]:
     """What tells the studies apart: columns for data set and model, if there are several."""
     found = {"dataset": {study.dataset for study in loaded.studies}, "model": {study.model for study in loaded.studies}}
     return [Column(key, text_cell(key), right=False) for key, values in found.items() if len(values) > 1]
+
+
+def past_its_best(arm: Arm) -> float:
+    """By how many nats the last loss lies above the lowest on the way, on the same part of the validation set."""
+    losses = [list(run.curve("loss").values()) for run in arm.runs]
+    return max((found[-1] - min(found) for found in losses if found), default=0.0)
 
 
 def gap_of(arm: Arm) -> Gap | None:

@@ -168,37 +168,44 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "title_step_times": ("Step times are {low} to {high} of the baseline's", "单步耗时为基线的 {low} 至 {high} 倍"),
     "title_step_time": ("A step of {arm} takes {low} of the baseline's time", "{arm} 的单步耗时为基线的 {low} 倍"),
-    "title_pareto_step_time": ("Nothing is both faster and better than: {arms}", "没有方法比以下方法又快又好：{arms}"),
+    "title_pareto_step_time": (
+        "By point estimate, nothing is both faster and better than: {arms}",
+        "按点估计，没有方法比以下方法又快又好：{arms}",
+    ),
     "title_pareto_trainable": (
-        "Nothing trains fewer parameters and is better than: {arms}",
-        "没有方法比以下方法可训练参数更少且更好：{arms}",
+        "By point estimate, nothing trains fewer parameters and is better than: {arms}",
+        "按点估计，没有方法比以下方法可训练参数更少且更好：{arms}",
     ),
     "caption_pareto": (
-        "Named arms, on the line, have no rival that is both cheaper and better; horizontal bars: 95 % intervals of "
-        "the step time, which may overlap. The dashed line is 5 % from the plain baseline.",
-        "线上标名的方法没有既更省又更好的对手；横线为单步耗时的 95 % 区间，可能相互重叠。虚线为与普通基线相差 5 % 处。",
+        "Means over seeds; arms whose settings differ from the baseline's are left out. Those on the line have no "
+        "rival that is both cheaper and better. Horizontal bars: 95 % intervals of the step time. The dashed line is "
+        "5 % from the plain baseline; whether the goal is met is decided by the paired gaps, not here.",
+        "各种子的均值；设置与基线不同的方法未画出。线上的方法没有既更省又更好的对手。横线为单步耗时的 95 % 区间。"
+        "虚线为与普通基线相差 5 % 处；是否达标由配对差距判定，不由本图判定。",
     ),
     "caption_curves": ("Lines are means over seeds, bands their range.", "曲线为各种子的均值，色带为其范围。"),
     "caption_lower": ("Below: the gap to the baseline, paired by seed.", "下图为按种子配对后与基线之差。"),
     "caption_above": ("The first steps lie above the frame.", "最初若干步的数值超出图框上沿。"),
     "caption_share": (
-        "On the way, a fixed {share} % of the validation set was used; the tables give the whole set.",
-        "训练途中使用固定的 {share} % 验证集；表格中的结果使用完整验证集。",
+        "On the way, a fixed {share} % of the validation set was used; the title and the summary give the whole set, "
+        "so the ends of the lines differ a little from them.",
+        "训练途中使用固定的 {share} % 验证集；标题和总览使用完整验证集，因此与曲线末端略有出入。",
     ),
     "caption_shown": (
         "Drawn are {drawn} of {count} arms, the baseline and the best of the others; the tables have all.",
         "{count} 个方法中只画出 {drawn} 个，即基线和其余方法中最好的；全部结果见表格。",
     ),
     "caption_time": (
-        "Time spent in training steps, without validation, as the machine happened to run: "
-        "small differences mean nothing here.",
-        "仅计训练步耗时，不含验证；受机器当时状况影响，微小差异没有意义。",
+        "Time spent in training steps, without validation, as the machine happened to run, whatever else it had to do: "
+        "differences in time are no evidence here.",
+        "仅计训练步耗时，不含验证；机器当时还在做别的事，因此这里的时间差异不能作为证据。",
     ),
     "caption_gaps": (
-        "Markers: mean over paired seeds; small dots: single seeds; thin lines: 95 % interval (paired t), "
-        "which decides the verdict; thick bands: bootstrap. Arrows: the interval goes on.",
-        "标记为配对种子的均值，小点为单个种子；细线为 95 % 置信区间（配对 t），据此判定是否达标；"
-        "粗带为自助法区间。箭头表示区间延伸到图外。",
+        "Markers: mean over paired seeds; small dots: single seeds; thin lines: 95 % interval (paired t); "
+        "thick bands: bootstrap. Arrows: the interval goes on. The goal is judged by the paired t interval of the "
+        "ratio.",
+        "标记为配对种子的均值，小点为单个种子；细线为 95 % 置信区间（配对 t）；粗带为自助法区间。"
+        "箭头表示区间延伸到图外。是否达标按比值的配对 t 区间判定。",
     ),
     "caption_step_times": (
         "Filled markers with 95 % intervals: arms measured interleaved in one process; an interval that covers 1 "
@@ -262,16 +269,26 @@ TEXTS: dict[str, tuple[str, str]] = {
         "峰值内存为整个进程的峰值。",
     ),
     "foot_sweep": (
-        "The arms were given the same learning rates, over the same seeds; each is judged at its own. "
-        "Where one rate has more seeds than the others, it is the one used.",
-        "各方法试用相同的学习率和相同的种子，各按自己的学习率评判。若某一学习率的种子更多，则采用该学习率。",
+        "The arms were given the same learning rates. Used is the rate with most seeds, and among equals the best one; "
+        "where the runs are those of this table, it was chosen on the validation set that it is judged by, for all "
+        "arms alike.",
+        "各方法试用相同的学习率。采用种子最多的学习率，种子数相同时取最佳者；"
+        "若运行即为本表中的运行，则选择与评判使用同一验证集，对各方法一视同仁。",
     ),
+    "foot_steps": (
+        "Over the part of the validation set that was used on the way, and over all seeds that an arm has.",
+        "基于训练途中使用的那部分验证集，并对各方法已有的全部种子取平均。",
+    ),
+    "sum_scores": ("On the whole validation set, {metric}: {scores}.", "完整验证集上的{metric}：{scores}。"),
     "foot_environments": (
         "The runs were made in {count} different environments.",
         "这些运行来自 {count} 个不同的环境。",
     ),
     "seeds_of": ("seeds {seeds}", "种子 {seeds}"),
-    "made_by": ("Made by oelm {version} from run folders only.", "由 oelm {version} 仅根据运行目录生成。"),
+    "made_by": (
+        "Made by oelm {version} from run folders and what lies beside them.",
+        "由 oelm {version} 根据运行目录及其旁的文件生成。",
+    ),
     "english_in_print": (
         "No font with Chinese characters was found on this machine, so PDF and PNG are in English.",
         "本机未找到中文字体，因此 PDF 与 PNG 使用英文。",
@@ -295,14 +312,20 @@ TEXTS: dict[str, tuple[str, str]] = {
         "{arm} did best with learning rate {best}; its figures are from {shown} ({dataset}, {model}).",
         "{arm} 在学习率 {best} 下最佳，而其数据来自 {shown}（{dataset}，{model}）。",
     ),
+    "note_past_best": (
+        "Validation loss was lower on the way than at the end, by up to {nats} nats, on {dataset} ({model}): {arms}. "
+        "All arms are judged at their last step.",
+        "{dataset}（{model}）上训练途中的验证损失曾低于结束时，最多低 {nats} nat：{arms}。所有方法均按最后一步评判。",
+    ),
     "note_no_common_seed": (
         "{arm} and {baseline} share no seed, so they cannot be paired.",
         "{arm} 与 {baseline} 没有相同的种子，无法配对比较。",
     ),
     "note_one_seed": (
-        "One seed only on {dataset} ({model}): {arms}. Without a second seed there is no interval, "
-        "and the goal stays undecided.",
-        "{dataset}（{model}）上只有一个种子的方法：{arms}。缺少第二个种子就没有置信区间，是否达标尚无定论。",
+        "One seed, or one in common with the baseline, on {dataset} ({model}): {arms}. Without a second there is no "
+        "interval, and the goal stays undecided.",
+        "{dataset}（{model}）上只有一个种子、或与基线只有一个共同种子的方法：{arms}。缺少第二个就没有置信区间，"
+        "是否达标尚无定论。",
     ),
     "note_not_interleaved": (
         'Step-time ratios marked "not interleaved" compare runs made at different times; only an interleaved '

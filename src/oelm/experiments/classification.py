@@ -3,6 +3,7 @@
 import csv
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,10 @@ def _prepared(experiment: Experiment, settings: Sequence[str], given: Path | Non
     task = experiment.task
     assert task is not None
     model = with_settings({"model": experiment.model}, [s for s in settings if s.startswith("model.")])["model"]
-    source = TaskSource(find_task(task.name), _files(experiment, given), task.language)
+    found = find_task(task.name)
+    if task.toy:  # never to be taken for the task itself
+        found = replace(found, name=f"toy-{task.name}")
+    source = TaskSource(found, _files(experiment, given), task.language)
     data = prepare_task(
         source,
         model.get("encoder") or task.tokenizer,

@@ -17,6 +17,8 @@ from oelm.errors import OelmError
 from oelm.experiments.plan import PlannedRun
 from oelm.runs import FINISHED, INTERRUPTED, RunFolder
 
+REFUSED = 2
+"""Exit code of a run that did not even begin; its status is still that of an earlier attempt."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 300  # a run may be in the middle of a validation
 Watch = Callable[[list["Job"]], None]
@@ -62,7 +64,8 @@ class Job:
     def stopped(self) -> bool:
         """It left on request, with a checkpoint: not finished, but nothing went wrong."""
         early = self.exit_code == -signal.SIGTERM  # before it had anything to save
-        return self.done and self.exit_code != 0 and (early or self.status.get("state") == INTERRUPTED)
+        interrupted = self.status.get("state") == INTERRUPTED and self.exit_code not in (0, REFUSED)
+        return self.done and (early or interrupted)
 
     @property
     def failed(self) -> bool:

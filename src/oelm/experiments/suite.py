@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from oelm.data.labelled import MANIFEST
 from oelm.data.prepare import prepare
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
@@ -69,7 +70,12 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 24, say: Say = 
     """Interleaved step times of arms that differ in their method only, kept beside their runs; measured once."""
     groups: dict[str, list[PlannedRun]] = {}
     for run in planned:
-        groups.setdefault(run.config.model.model_dump_json() + str(run.config.training.batch_size), []).append(run)
+        if (Path(run.config.data.path) / MANIFEST).is_file():
+            say(f"not timing {run.folder}: it is a classifier, whose steps differ in length")
+            continue
+        training = run.config.training
+        same = (training.batch_size, training.sequence_length, training.accumulation, training.precision)
+        groups.setdefault(f"{run.config.model.model_dump_json()} {same}", []).append(run)
     several = [{run.folder.parent for run in runs} for runs in groups.values()]
     for runs in groups.values():
         folders = dict.fromkeys(run.folder.parent for run in runs)

@@ -23,22 +23,27 @@ SMOOTHING = 0.9
 
 
 class Reporter:
-    def __init__(self, parts: Parts, folder: RunFolder, timer: StepTimer, progress: Progress | None) -> None:
+    def __init__(
+        self, parts: Parts, folder: RunFolder, timer: StepTimer, progress: Progress | None, started: float
+    ) -> None:
+        """`started` is when this process began with the run, on `time.perf_counter`'s clock."""
         self.config, self.settings = parts.config, parts.config.training
         self.folder, self.objective, self.data, self.device = folder, parts.objective, parts.data, parts.device
         self.timer = timer
         self.progress = progress if progress and parts.world.leads else lambda facts: None
-        self.trackers = Trackers(
-            self.config.runtime.trackers if parts.world.leads else [], folder.path, self.config.to_dict()
-        )
+        self.trackers = Trackers([], folder.path, {})
         self.seconds = 0.0  # spent in steps
         self.validation_seconds: list[float] = []
         self.last_validation: dict[str, Any] = {}
         self._earlier_seconds = 0.0  # spent altogether by earlier processes of this run
-        self._started = time.perf_counter()
+        self._started = started
         self._loss: float | None = None
         self._pace: float | None = None  # seconds per step
         self._heartbeat = 0.0
+
+    def open_trackers(self, leads: bool) -> None:
+        """Last of all: what fails before would leave them open."""
+        self.trackers = Trackers(self.config.runtime.trackers if leads else [], self.folder.path, self.config.to_dict())
 
     @property
     def wall_seconds(self) -> float:

@@ -59,11 +59,17 @@ def train(config: RunConfig, out: str | Path, progress: Progress | None = None) 
             if folder.status()["state"] != FINISHED:  # killed between writing the result and saying so
                 folder.set_status(FINISHED, step=finished["steps"], max_steps=parts.config.training.max_steps)
             return finished
-        return Trainer(parts, folder, progress).run()
+        try:
+            trainer = Trainer(parts, folder, progress)
+        except Exception as error:  # from here on the run itself says how it ends
+            folder.set_status(FAILED, step=folder.status().get("step", 0), error=f"{type(error).__name__}: {error}")
+            raise
+        return trainer.run()
 
 
 class Trainer:
     def __init__(self, parts: setup.Parts, folder: RunFolder, progress: Progress | None = None) -> None:
+        started = time.perf_counter()
         self.config, self.settings = parts.config, parts.config.training
         self.folder, self.objective, self.device, self.data = folder, parts.objective, parts.device, parts.data
         self.world = parts.world
@@ -95,9 +101,10 @@ class Trainer:
         self._wrap()
         self.optimizer = build_optimizer(self.model, self.settings, self.rates)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
-        self.reporter = Reporter(parts, folder, self.timer, progress)
+        self.reporter = Reporter(parts, folder, self.timer, progress, started)
         if checkpoint is not None:
             self._load_progress(checkpoint)
+        self.reporter.open_trackers(self.world.leads)
 
     def run(self) -> dict[str, Any]:
         started_at = self.step
