@@ -84,10 +84,19 @@ def pictures(loaded: Loaded, lang: str = "en") -> list[Picture]:
                     continue
                 title, caption, figure = drawing
                 _lay_out(figure)
-            where, runs = f"{study.dataset}, {study.model}", t.listing([run.name for run in study.runs])
-            caption.append(t("figure_runs", where=where, runs=runs))
+            where = f"{study.dataset}, {study.model}"
+            caption.append(t("figure_runs", where=where, runs=t.listing(_in_short([run.name for run in study.runs]))))
             drawn.append(Picture(name + suffix, title, t.join(caption), figure, t))
     return drawn
+
+
+def _in_short(names: list[str]) -> list[str]:
+    """Runs that differ in their last part, mostly the seed, as one: baseline-{0,1,2}."""
+    ends: dict[str, list[str]] = {}
+    for name in names:
+        start, dash, end = name.rpartition("-")
+        ends.setdefault(start + dash, []).append(end)
+    return [f"{start}{{{','.join(found)}}}" if len(found) > 1 else start + found[0] for start, found in ends.items()]
 
 
 def print_language(lang: str) -> str:
