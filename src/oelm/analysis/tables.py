@@ -44,7 +44,7 @@ def summary_table(loaded: Loaded, lang: str = "en") -> Table:
         Column("score", score_text, heading=t(f"metric_{min(metrics)}") if len(metrics) == 1 else None),
         _GAP,
         _GOAL,
-        Column("bits_per_byte", number_cell("bits_per_byte", ".4f")),
+        *([Column("bits_per_byte", number_cell("bits_per_byte", ".4f"))] if "perplexity" in metrics else []),
         *_PARAMETERS,
         _STEP_TIME,
         Column("frozen_check", audit_text, right=False),
