@@ -86,6 +86,56 @@ def test_blocked_attention_is_used_in_training_only_and_never_changes_what_a_mod
     assert "_CausalAttention" not in names_behind(model(tokens[:, :100]))
 
 
+@pytest.mark.parametrize("length", [5, 128, 300])
+def test_blocked_attention_with_dropout_equals_attention_with_the_same_probabilities_dropped(length):
+    q, k, v = (torch.randn(2, 3, length, 4, dtype=torch.float32).requires_grad_() for _ in range(3))
+    torch.manual_seed(1)
+    ours = kernels.causal_attention(q, k, v, 0.25)
+    torch.manual_seed(1)
+    kept = torch.zeros(6, length, length)
+    for start in range(0, length, kernels.ATTENTION_BLOCK):
+        end = min(start + kernels.ATTENTION_BLOCK, length)
+        kept[:, start:end, :end] = kernels._keep_mask(torch.Size((6, end - start, end)), 0.75)
+    future = torch.full((length, length), -torch.inf).triu(1)
+    probabilities = torch.softmax(q @ k.mT / 2 + future, dim=-1)
+    theirs = (probabilities * kept.view(2, 3, length, length) / 0.75) @ v
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    weights = torch.randn(2, 3, length, 4)
+    mine = torch.autograd.grad((ours * weights).sum(), (q, k, v))
+    for g, r in zip(mine, torch.autograd.grad((theirs * weights).sum(), (q, k, v)), strict=True):
+        torch.testing.assert_close(g, r, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("p", [1e-7, 0.1, 0.5, 0.999_999])
+def test_dropout_drops_its_share_and_keeps_the_mean(p):
+    torch.manual_seed(0)
+    x = torch.ones(1001, 999).requires_grad_()
+    y = kernels.Dropout(p)(x)
+    y.sum().backward()
+    share = (y == 0).float().mean().item()
+    assert share == pytest.approx(p, abs=2**-15 + 3 * (p * (1 - p) / x.numel()) ** 0.5)
+    torch.testing.assert_close(x.grad, y.detach())  # what is kept grows by 1 / keep, and so does its gradient
+    values = y.detach().unique().tolist()
+    assert len(values) <= 2 and values[-1] == pytest.approx(1 / kernels._keep_share(p))
+
+
+def test_dropout_repeats_itself_from_one_seed_and_never_twice_in_a_row():
+    layer, x = kernels.Dropout(0.3), torch.ones(64, 64)
+    torch.manual_seed(5)
+    first, second = layer(x), layer(x)
+    torch.manual_seed(5)
+    assert torch.equal(layer(x), first) and not torch.equal(first, second)
+    # Neighbours share a 64-bit draw; their fates must be independent all the same.
+    fate = (torch.cat([layer(torch.ones(1000, 400)) for _ in range(3)]) > 0).double().view(-1, 4)
+    assert torch.corrcoef(fate.T).fill_diagonal_(0).abs().max() < 0.01
+
+
+def test_dropout_is_torchs_own_where_there_is_nothing_to_gain():
+    assert torch.equal(kernels.Dropout(0.5).eval()(torch.ones(9)), torch.ones(9))
+    assert torch.equal(kernels.Dropout(1.0)(torch.ones(9)), torch.zeros(9))
+    assert kernels.Dropout(0.5)(torch.ones(9, device="meta")).shape == (9,)
+
+
 def names_behind(tensor: torch.Tensor) -> str:
     """The names of all autograd nodes that lead to the tensor."""
     seen, queue = set(), [tensor.grad_fn]

@@ -45,8 +45,9 @@ def shares(result: dict[str, Any]) -> list[list[str]]:
 def headline(result: dict[str, Any]) -> str:
     """The shape and the protocol, in one line."""
     shape, protocol = result["shape"], result["protocol"]
+    dropout = f", dropout {shape['dropout']:g}" if shape["dropout"] else ""
     return (
-        f"{shape['size']}, {shape['batch']} × {shape['length']} tokens, vocabulary {shape['vocab']:,}; "
+        f"{shape['size']}, {shape['batch']} × {shape['length']} tokens, vocabulary {shape['vocab']:,}{dropout}; "
         f"{protocol['rounds']} rounds on {protocol['device']} (threads: {protocol['threads']}), "
         f"{protocol['precision']}, {'compiled' if protocol['compiled'] else 'eager'}"
     )

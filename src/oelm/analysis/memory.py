@@ -4,9 +4,9 @@ With N = batch · length tokens, u = 4·N·d_model and f = 4·N·d_ff bytes, a b
 
 - 8 u: its input, both normalised inputs, queries, keys, values, the joined heads, the input of the second half;
 - 2 f: the wide layer before and after GELU, and 16·N bytes of means and deviations;
-- attention: the probabilities of the lower triangle in blocks of 128 queries (training on a CPU without dropout, more
-  than 128 tokens), or one number per query and head (torch's kernel, elsewhere without dropout), or three full
-  length × length tables per head (dropout: probabilities, noise, their product) and 2 u of noise on the residuals.
+- attention: the probabilities of the lower triangle in blocks of 128 queries (training on a CPU, with dropout or more
+  than 128 tokens), or one number per query and head (torch's kernel, elsewhere);
+- with dropout one byte for every number it falls on: those probabilities, and twice N·d_model on the residuals.
 
 With gradient checkpointing a block keeps its input only, u, and one block at a time is computed again.
 What is alive when the most is alive is the largest of four moments, on top of the weights and AdamW's two moments:
@@ -106,27 +106,26 @@ def kept_by_blocks(shape: Shape, batch: int, length: int, checkpointing: bool = 
 def kept_by_block(shape: Shape, batch: int, length: int, cpu: bool = True) -> int:
     tokens = batch * length
     unit, wide = FLOAT * tokens * shape.d_model, FLOAT * tokens * shape.d_ff
-    noise = 2 * unit if shape.dropout else 0
+    noise = 2 * tokens * shape.d_model if shape.dropout else 0
     return 8 * unit + noise + 2 * wide + 4 * FLOAT * tokens + attention_table(shape, batch, length, cpu)
 
 
 def attention_table(shape: Shape, batch: int, length: int, cpu: bool = True) -> int:
     """What one layer's attention keeps beside queries, keys, values and its output."""
     heads = batch * shape.num_heads
-    if shape.dropout and cpu:
-        return 3 * FLOAT * heads * length * length
-    if not cpu or length <= ATTENTION_BLOCK:
+    if not cpu or (length <= ATTENTION_BLOCK and not shape.dropout):
         return FLOAT * heads * length
     starts = range(0, length, ATTENTION_BLOCK)
     ends = [min(start + ATTENTION_BLOCK, length) for start in starts]
-    return FLOAT * heads * sum((end - start) * end for start, end in zip(starts, ends, strict=True))
+    each = FLOAT + 1 if shape.dropout else FLOAT
+    return each * heads * sum((end - start) * end for start, end in zip(starts, ends, strict=True))
 
 
 def _moments(shape: Shape, trainable: int, batch: int, length: int, checkpointing: bool, cpu: bool) -> Moments:
     tokens = batch * length
     unit, wide = FLOAT * tokens * shape.d_model, FLOAT * tokens * shape.d_ff
     vocabulary = FLOAT * shape.vocab_size * shape.d_model
-    kept = kept_by_blocks(shape, batch, length, checkpointing, cpu) + (unit if shape.dropout else 0)
+    kept = kept_by_blocks(shape, batch, length, checkpointing, cpu) + (unit // FLOAT if shape.dropout else 0)
     again = kept_by_block(shape, batch, length, cpu) if checkpointing else 0
     return Moments(
         loss=kept + 3 * unit + vocabulary + _chunks(shape, tokens),

@@ -24,6 +24,9 @@ def bench(
     batch: Annotated[int, typer.Option(min=1, help="Sequences per step.")] = 4,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence. [default: the size's own]")] = None,
     vocab: Annotated[int, typer.Option(min=2, help="Vocabulary.")] = 4096,
+    dropout: Annotated[
+        float, typer.Option(min=0, max=0.99, help="In attention, on the residuals and the embedding, for every arm.")
+    ] = 0.0,
     rounds: Annotated[int, typer.Option(help="Rounds of A-B-…-B-A; two steps of every arm in each.")] = 12,
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for every arm, peers too.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -39,7 +42,7 @@ def bench(
     ratio that matmul FLOPs predict, how the time is shared among data, forward, backward and optimizer, and how far the
     step is above the time its FLOPs would take at the matmul peak measured in the same run.
 
-    Leave the machine alone meanwhile. On all sides: float32, SDPA, no dropout, AdamW, gradients clipped at 1.
+    Leave the machine alone meanwhile. On all sides: float32, SDPA, AdamW, gradients clipped at 1.
 
     Example: oelm bench baseline oelm_freeze gpt2 --size medium-512 --batch 4 --out results/bench
     """
@@ -54,7 +57,7 @@ def bench(
     chosen = choose_device(device, "fp32")
     if threads:
         torch.set_num_threads(threads)
-    shape = Shape(size, batch, length, vocab)
+    shape = Shape(size, batch, length, vocab, dropout)
     names = arms or ["baseline", "oelm_freeze", "gpt2"]
     with counting_progress(quiet or as_json) as say:
         result = measure(names, shape, reference=reference, rounds=rounds, compiled=compiled, device=chosen, say=say)

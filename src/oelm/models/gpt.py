@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from oelm.errors import OelmError, unknown
 from oelm.files import write_tensors
-from oelm.models.kernels import blocked_attention_pays, causal_attention, vocabulary_loss
+from oelm.models.kernels import Dropout, blocked_attention_pays, causal_attention, vocabulary_loss
 from oelm.projections import CONFIG_KEY, describe, rebuild
 
 MODEL_TYPE = "oelm_gpt"
@@ -111,7 +111,7 @@ class GPT(nn.Module):
         self.gradient_checkpointing = False  # in training, keep the blocks' inputs only and compute them twice
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.position = nn.Embedding(config.max_seq_len, config.d_model) if config.positions == "learned" else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = nn.LayerNorm(config.d_model)
         self.reset_parameters()
@@ -252,7 +252,7 @@ class CausalSelfAttention(nn.Module):
         self.key = nn.Linear(config.d_model, config.d_model, bias=False)
         self.value = nn.Linear(config.d_model, config.d_model, bias=False)
         self.output = nn.Linear(config.d_model, config.d_model, bias=False)
-        self.output_dropout = nn.Dropout(config.dropout)
+        self.output_dropout = Dropout(config.dropout)
 
     def forward(
         self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, mask: Tensor | None, cache: KeyValueCache | None
@@ -265,8 +265,8 @@ class CausalSelfAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         # One new token against a cache needs no mask at all.
         causal = self.is_causal and mask is None and q.shape[2] == k.shape[2]
-        if causal and not dropout and blocked_attention_pays(q):
-            y = causal_attention(q, k, v)
+        if causal and blocked_attention_pays(q, dropout):
+            y = causal_attention(q, k, v, dropout)
         else:
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
         return self.output_dropout(self.output(y.transpose(1, 2).flatten(2)))
@@ -281,7 +281,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(config.d_model, config.d_ff)
         self.down = nn.Linear(config.d_ff, config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dropout(self.down(F.gelu(self.up(x))))
