@@ -11,6 +11,7 @@ are copied beside this file.
 import argparse
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from oelm.errors import OelmError
 from oelm.files import write_json
 from oelm.runs import RunFolder
 from oelm.training.config import RunConfig
-from oelm.training.environment import usable_cores
+from oelm.training.environment import keep_freed_memory, usable_cores
 
 HERE = Path(__file__).parent
 RUNS = Path("runs/encoders-minilm")
@@ -133,35 +134,45 @@ def _run(folder: Path, data: TaskData, arm: str, rate: float, seed: int, epochs:
 
 def run_all(folders: list[Path], slots: int) -> None:
     """One process per run; a stop asks them all to checkpoint, and the same command goes on from there."""
-    left = [folder for folder in folders if RunFolder(folder).result() is None]
+    left = [folder for folder in folders if RunFolder(folder).result() is None and not diverged(folder)]
     print(f"{len(folders)} runs, {len(left)} to do, {slots} at a time", flush=True)
+    leash = [sys.executable, "-m", "oelm.leash", str(os.getpid()), sys.executable]  # a killed study takes them along
 
-    def one(folder: Path) -> int:
-        code = subprocess.run([sys.executable, "-m", "oelm", "resume", str(folder), "--quiet"], check=False).returncode
-        if code == 0:
+    def one(folder: Path) -> None:
+        subprocess.run([*leash, "-m", "oelm", "resume", str(folder), "--quiet"], check=False)
+        if RunFolder(folder).result() is not None:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # a finished run is its records
             print(f"{folder}: accuracy {100 * _accuracy(folder):.2f} %", flush=True)
-        return code
 
     with ThreadPoolExecutor(slots) as pool:
-        failed = [folder for folder, code in zip(left, pool.map(one, left), strict=True) if code]
+        list(pool.map(one, left))
+    failed = [folder for folder in left if RunFolder(folder).result() is None and not diverged(folder)]
     if failed:
         raise SystemExit(f"{len(failed)} runs did not finish, first {failed[0]}; run the same command again")
 
 
+def diverged(folder: Path) -> bool:
+    """A learning rate that was too high: tried, and not worth trying again."""
+    return str(RunFolder(folder).status().get("error", "")).startswith("Diverged")
+
+
 def leaders(folder: Path, arms: list[str], others: int) -> dict[str, float]:
-    """The best rate of each arm that goes on: those that always do, and the best of the others."""
+    """The best rate of each arm that goes on (of equals the lowest): those that always do, and the best others."""
     best: dict[str, tuple[float, float]] = {}
     for arm in arms:
-        best[arm] = max((score, rate) for rate, score in scores(folder, arm).items())
-    rest = sorted((arm for arm in arms if arm not in ALWAYS), key=lambda arm: best[arm], reverse=True)
-    return {arm: best[arm][1] for arm in [*(a for a in arms if a in ALWAYS), *rest[:others]]}
+        finished = [(score, -rate) for rate, score in scores(folder, arm).items() if score is not None]
+        if finished:
+            best[arm] = max(finished)
+    rest = sorted((arm for arm in best if arm not in ALWAYS), key=lambda arm: best[arm], reverse=True)
+    return {arm: -best[arm][1] for arm in [*(arm for arm in best if arm in ALWAYS), *rest[:others]]}
 
 
-def scores(folder: Path, arm: str) -> dict[float, float]:
-    """Accuracy of an arm's runs by their learning rate."""
+def scores(folder: Path, arm: str) -> dict[float, float | None]:
+    """Accuracy of an arm's runs by their learning rate; none where it diverged."""
     found = [run for run in sorted(folder.glob(f"{arm}-*")) if run.name.split("-")[0] == arm]
-    return {float(RunFolder(run).config()["training"]["max_lr"]): _accuracy(run) for run in found}
+    return {
+        float(RunFolder(run).config()["training"]["max_lr"]): None if diverged(run) else _accuracy(run) for run in found
+    }
 
 
 def keep_sweep(root: Path, name: str, arms: list[str]) -> None:
@@ -173,7 +184,10 @@ def keep_sweep(root: Path, name: str, arms: list[str]) -> None:
 
 
 def time_arms(folder: Path, data: TaskData, arms: list[str], rounds: int) -> None:
-    """Interleaved step times on one real batch, beside the ratio that FLOPs predict; measured once."""
+    """Interleaved step times on one real batch, beside the ratio that FLOPs predict; measured once.
+
+    Of the first batches the one nearest in width to the mean, weighted by the tokens that are computed.
+    """
     import torch
 
     from oelm.inspection import model_flops
@@ -187,9 +201,13 @@ def time_arms(folder: Path, data: TaskData, arms: list[str], rounds: int) -> Non
     if file.is_file():
         return
     torch.set_num_threads(1)
+    keep_freed_memory()
     settings = TrainingSection(**TRAINING, max_steps=100)
     objective = Classification(data, settings, seed=0, device=torch.device("cpu"))
-    batch = objective.batch(0)
+    batches = [objective.batch(number) for number in range(objective.order.batches_per_epoch)]
+    sizes = np.array([batch["input_ids"].shape for batch in batches])
+    mean = np.average(sizes[:, 1], weights=sizes.prod(axis=1))
+    batch = batches[int(np.abs(sizes[:, 1] - mean).argmin())]
 
     def training_step(model: Any) -> Step:
         optimizer = build_optimizer(model, settings)

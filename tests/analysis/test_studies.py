@@ -129,6 +129,12 @@ def test_more_seeds_go_before_a_better_score_and_that_is_said(tmp_path: Path) ->
     assert [(values["arm"], values["best"], values["shown"]) for values in said] == [("oelm_freeze", 1e-2, 3e-3)]
 
 
+def test_a_best_rate_at_the_edge_of_those_tried_is_said(tmp_path: Path) -> None:
+    sweep(tmp_path, {"baseline": (12.0, 10.0, 11.0), "oelm_freeze": (13.0, 12.5, 12.0)})
+    said = [note.values for note in notes(load_runs(tmp_path)) if note.key == "note_rate_edge"]
+    assert [(values["arm"], values["best"]) for values in said] == [("oelm_freeze", 1e-2)]
+
+
 def test_the_sweep_is_a_table(tmp_path: Path) -> None:
     sweep(tmp_path, {"baseline": (12.0, 10.0, 11.0), "oelm_freeze": (13.0, 12.5, 12.0)})
     loaded = load_runs(tmp_path)
@@ -146,6 +152,22 @@ def test_a_sweep_made_before_the_runs_counts(tmp_path: Path) -> None:
     arms = {arm.method: arm for arm in load_runs(tmp_path).arms}
     assert arms["head_polar"].differences == []
     assert len(arms["oelm_freeze"].differences) == 2  # it had no choice
+
+
+def test_a_rate_that_broke_down_in_an_earlier_sweep_was_tried(tmp_path: Path) -> None:
+    for method in ("baseline", "head_polar"):
+        make_run(tmp_path, method, max_lr=1e-3, min_lr=1e-4)
+    tried = {"baseline": {"0.001": 3.6, "0.003": None}, "head_polar": {"0.001": 3.8, "0.003": 3.9}}
+    write_json(tmp_path / "sweep.json", {"rates": tried})
+    loaded = load_runs(tmp_path)
+    assert loaded.skipped == [] and loaded.arms[0].best_rate == 1e-3
+    assert all(len(arm.rates) == 2 for arm in loaded.arms)
+
+
+def test_a_split_of_another_name_is_said(tmp_path: Path) -> None:
+    make_run(tmp_path, "baseline", final={"accuracy": 0.8, "split": "test"})
+    said = [note.values["split"] for note in notes(load_runs(tmp_path)) if note.key == "note_split"]
+    assert said == ["test"]
 
 
 def test_an_unreadable_sweep_is_skipped_and_named(tmp_path: Path) -> None:

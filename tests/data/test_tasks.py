@@ -12,6 +12,7 @@ import oelm
 from oelm.data.labelled import TaskData, prepare_task
 from oelm.data.order import GROUPED, GroupedOrder
 from oelm.data.tasks import TASKS, TaskSource, find_task, read_columns
+from oelm.data.tokenization import load_tokenizer
 
 ROWS = [("a fine film", 1), ("a dull film", 0), ('he said "no', 0), ("fine , really fine", 1)] * 3
 
@@ -113,6 +114,9 @@ def test_a_subset_is_a_fixed_choice_of_rows(tmp_path):
         ([("fine", "good")], "sentence\tlabel", r"row 1: label 'good' is not one of"),
         ([("fine", 1)], "text\tlabel", r"train.tsv has no column 'sentence'; it has: text, label. .*--text-column"),
         ([("fine", 1)], "sentence\tmood", r"has no column 'label'"),
+        ([("fine", "")], "sentence\tlabel", r"row 1: a value of sentence, label is missing"),
+        ([("a\ttab", 1)], "sentence\tlabel", r"row 1 has more fields than there are columns; is a tab of the text"),
+        ([("fine\t1", 1)], "sentence\tlabel\tlabel", r"more than one column 'label'"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(rows, header, message, tmp_path):
@@ -129,8 +133,62 @@ def test_missing_splits_tasks_and_columns_are_named(tmp_path):
         find_task("sst3")
     with pytest.raises(oelm.OelmError, match="one or two are possible"):
         find_task("mine", ("a", "b", "c"))
+    with pytest.raises(oelm.OelmError, match="one or two are possible"):
+        find_task("sst2", ("a", "b", "c"))
     with pytest.raises(oelm.OelmError, match="is on no hub; say where its files are"):
         TaskSource(find_task("mine", ("a",))).settings()
+
+
+def labels_of(folder: Path, train: list, validation: list, classes: tuple[str, ...] = ()) -> dict[str, list[str]]:
+    """The class names of both splits, as they come out of JSON lines with these labels."""
+    for split, values in (("train", train), ("validation", validation)):
+        lines = [json.dumps({"t": "x", "label": value}) + "\n\n" for value in values]
+        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8-sig")
+    source = TaskSource(find_task("mine", ("t",), classes=classes), folder)
+    names = source.classes()
+    return {split: [names[row.label] for row in source.rows(split, names)] for split in ("train", "validation")}
+
+
+def test_a_label_means_the_class_of_that_name_and_nothing_else(tmp_path):
+    assert labels_of(tmp_path, [1, "2", 3.0], [3])["validation"] == ["3"]
+    with pytest.raises(oelm.OelmError, match=r"validation.jsonl, row 1: label '0' is not one of 1, 2, 3"):
+        labels_of(tmp_path, [1, 2, 3], [0])
+    assert labels_of(tmp_path, ["up", "down"], [0, "up"], ("down", "up"))["validation"] == ["down", "up"]
+    for nothing in (None, "", float("nan")):
+        with pytest.raises(oelm.OelmError, match="row 2: a value of t, label is missing"):
+            labels_of(tmp_path, ["up", nothing], ["up"])
+    with pytest.raises(oelm.OelmError, match="classes up, up: at least two, each named once"):
+        labels_of(tmp_path, ["up"], ["up"], ("up", "up"))
+
+
+def test_a_byte_order_mark_is_not_part_of_a_column_and_half_a_character_is_refused(tmp_path):
+    file = tmp_path / "train.csv"
+    file.write_text("text,label\nyes,1\n", encoding="utf-8-sig")
+    assert list(read_columns(file, ("text", "label"))) == [("yes", "1")]
+    (tmp_path / "train.csv").unlink()
+    (tmp_path / "train.jsonl").write_text('{"text": "\\ud83d", "label": 1}\n')
+    with pytest.raises(oelm.OelmError, match=r"train.jsonl, row 1: the text is no valid Unicode"):
+        TaskSource(find_task("mine", ("text",)), tmp_path).classes()
+
+
+def test_other_special_tokens_are_another_preparation(tmp_path):
+    from tokenizers.processors import TemplateProcessing
+
+    data = prepared(tmp_path)
+    tokenizer = load_tokenizer(data.tokenizer_path)
+    end = tokenizer.token_to_id("<|endoftext|>")
+    tokenizer.post_processor = TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", end)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(oelm.OelmError, match="prepared with other settings"):
+        prepare_task(sst2(tmp_path / "files"), tmp_path / "tokenizer.json", data.path)
+
+
+def test_a_model_folder_without_a_vocabulary_has_no_tokenizer(tmp_path):
+    import transformers as hf
+
+    hf.BertConfig().save_pretrained(tmp_path / "bert")
+    with pytest.raises(oelm.OelmError, match="comes without a vocabulary"):
+        prepare_task(sst2(write_sst2(tmp_path / "files")), tmp_path / "bert", tmp_path / "task")
 
 
 def test_one_class_is_no_task(tmp_path):

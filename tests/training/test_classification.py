@@ -15,6 +15,7 @@ from architectures import ARCHITECTURES
 from oelm.analysis.results import load_runs
 from oelm.data.labelled import TaskData, prepare_task
 from oelm.data.tasks import TaskSource, find_task
+from oelm.models import classifiers
 from oelm.runs import RunFolder
 from oelm.training.checkpoints import newest_valid
 from oelm.training.classification import Classification, macro_f1
@@ -249,6 +250,47 @@ def test_a_model_without_known_attention_is_refused(config, tmp_path):
     hf.AlbertModel(hf.AlbertConfig(**settings, intermediate_size=16)).save_pretrained(tmp_path / "albert")
     with pytest.raises(oelm.OelmError, match="has no attention that oelm knows"):
         train(config({"encoder": str(tmp_path / "albert")}), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hf.MambaModel(hf.MambaConfig(vocab_size=320, hidden_size=8, num_hidden_layers=1)), "'mamba' model"),
+        (lambda: hf.ResNetModel(hf.ResNetConfig(embedding_size=4, hidden_sizes=[4], depths=[1])), "'resnet' model"),
+    ],
+)
+def test_a_model_that_cannot_sort_texts_is_refused(make, message, config, tmp_path):
+    make().save_pretrained(tmp_path / "model")
+    with pytest.raises(oelm.OelmError, match=f"{message}, for which transformers has no classifier of texts"):
+        train(config({"encoder": str(tmp_path / "model")}), tmp_path / "run")
+
+
+def test_weights_that_are_not_there_are_not_called_pretrained(config, encoders, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "half"
+    hf.BertModel.from_pretrained(encoders / "bert").save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    left = {name: tensor for name, tensor in tensors.items() if ".layer.1." not in name}
+    save_file(left, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(oelm.OelmError, match=r"half lack 16 tensors of a BertForSequenceClassification"):
+        train(config({"encoder": str(folder)}), tmp_path / "run")
+
+
+def test_segments_go_only_to_models_that_have_some(config, encoders, task, tmp_path):
+    """GPT-2 would look them up among its words, and RoBERTa has room for one kind."""
+    told = {
+        name: classifiers.reads_segments(
+            classifiers.build_classifier(classifiers.encoder_config(str(encoders / name), task.classes), None)
+        )
+        for name in ("bert", "gpt2")
+    }
+    assert told == {"bert": True, "gpt2": False}
+
+
+def test_a_decoder_with_several_ends_pads_with_the_first(tmp_path, task):
+    hf.LlamaConfig(vocab_size=320, eos_token_id=[7, 9]).save_pretrained(tmp_path / "llama")
+    assert classifiers.encoder_config(str(tmp_path / "llama"), task.classes).pad_token_id == 7
 
 
 def test_encoders_epochs_and_looking_ahead_are_refused_for_language_models(config, fables_folder, tmp_path):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from oelm.analysis.arms import BASELINE, Arm, Rates, Run, Study, is_number
+from oelm.analysis.studies import FAILED as NO_SCORE
 from oelm.analysis.studies import group_into_studies
 from oelm.analysis.texts import Note, texts
 from oelm.errors import OelmError
@@ -195,10 +196,14 @@ def _read_beside(
 
     def keep_sweep(folder: Path, content: Any) -> None:
         found = {
-            name: {float(rate): float(score) for rate, score in rates.items()}
+            name: {float(rate): NO_SCORE if score is None else float(score) for rate, score in rates.items()}
             for name, rates in content["rates"].items()
         }
-        wrong = [name for name, rates in found.items() if not all(map(is_number, [*rates, *rates.values()]))]
+        given = {
+            name: [*rates, *(score for score in content["rates"][name].values() if score is not None)]
+            for name, rates in found.items()
+        }
+        wrong = [name for name, values in given.items() if not all(map(is_number, values))]
         if wrong:
             raise OelmError(f"{wrong[0]} has a figure that is no number")
         sweeps[folder] = found

@@ -129,8 +129,13 @@ def notes(loaded: Loaded) -> list[Note]:
             if arm.rates and not arm.at_best_rate:
                 facts = {"arm": arm.label, "best": arm.best_rate, "shown": arm.settings.get(RATE)}
                 said.append(Note("note_rate", {**facts, **where}))
+            if len(arm.rates) > 2 and arm.best_rate in (min(arm.rates), max(arm.rates)):
+                said.append(Note("note_rate_edge", {"arm": arm.label, "best": arm.best_rate, **where}))
             if arm.baseline and not arm.scores.keys() & arm.baseline.scores.keys():
                 said.append(Note("note_no_common_seed", {"arm": arm.label, "baseline": arm.baseline.label}))
+        splits = {str(run.final["split"]) for run in study.runs if run.final.get("split")}
+        if splits - {"validation"}:
+            said.append(Note("note_split", {"split": ", ".join(sorted(splits)), **where}))
         past = [(arm, by) for arm in study.arms if (by := past_its_best(arm)) > WORTH_SAYING]
         if past:
             worst = f"{max(by for _, by in past):.3f}"

@@ -271,9 +271,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "foot_sweep": (
         "The arms were given the same learning rates. Used is the rate with most seeds, and among equals the best one; "
         "where the runs are those of this table, it was chosen on the validation set that it is judged by, for all "
-        "arms alike.",
+        "arms alike. Scores of a sweep that came before these runs (sweep.json) are from shorter runs on other rows.",
         "各方法试用相同的学习率。采用种子最多的学习率，种子数相同时取最佳者；"
-        "若运行即为本表中的运行，则选择与评判使用同一验证集，对各方法一视同仁。",
+        "若运行即为本表中的运行，则选择与评判使用同一验证集，对各方法一视同仁。"
+        "若学习率在这些运行之前已选定（sweep.json），其分数来自其他数据行上的较短运行。",
     ),
     "foot_steps": (
         "Over the part of the validation set that was used on the way, and over all seeds that an arm has.",
@@ -311,6 +312,15 @@ TEXTS: dict[str, tuple[str, str]] = {
     "note_rate": (
         "{arm} did best with learning rate {best}; its figures are from {shown} ({dataset}, {model}).",
         "{arm} 在学习率 {best} 下最佳，而其数据来自 {shown}（{dataset}，{model}）。",
+    ),
+    "note_rate_edge": (
+        "{arm} did best at the edge of the learning rates it was given, {best}: a better one may lie beyond "
+        "({dataset}, {model}).",
+        "{arm} 在所试学习率的边缘 {best} 处最佳：更优值可能在范围之外（{dataset}，{model}）。",
+    ),
+    "note_split": (
+        "What is called validation here is the split {split} of {dataset} ({model}).",
+        "此处所称的验证集是 {dataset} 的 {split} 划分（{model}）。",
     ),
     "note_past_best": (
         "Validation loss was lower on the way than at the end, by up to {nats} nats, on {dataset} ({model}): {arms}. "

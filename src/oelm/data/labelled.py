@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from oelm.data.folder import PreparedFolder
 from oelm.data.order import permute
 from oelm.data.tasks import Row, TaskSource
-from oelm.data.tokenization import end_of_text_id, load_tokenizer, tokenizer_hash, tokenizer_label, vocabulary_size
+from oelm.data.tokenization import (
+    end_of_text_id,
+    load_tokenizer,
+    template_hash,
+    tokenizer_hash,
+    tokenizer_label,
+    vocabulary_size,
+)
 from oelm.data.tokens import data_directory
 from oelm.errors import OelmError, unknown
 from oelm.files import appearing_folder, file_hash, write_json
@@ -82,6 +89,16 @@ class TaskData(PreparedFolder):
         return self.manifest["classes"]
 
     @property
+    def validation_split(self) -> str:
+        """The name that the rows to validate on have where they come from."""
+        return self.manifest.get("validation_split", "validation")
+
+    @property
+    def template_hash(self) -> str | None:
+        """Which special tokens were added; None in folders of earlier versions, which did not note it."""
+        return self.manifest["settings"].get("template")
+
+    @property
     def longest(self) -> int:
         return max(facts["longest"] for facts in self.manifest["splits"].values())
 
@@ -122,6 +139,7 @@ def prepare_task(
     settings = {
         **source.settings(),
         "tokenizer": identity,
+        "template": template_hash(tokenizer),
         "max_length": max_length,
         "too_long": too_long,
         "train_rows": train_rows,
@@ -149,6 +167,7 @@ def prepare_task(
             "classes": list(classes),
             "tokenizer": {"spec": str(tokenizer_spec), "hash": identity, "vocab_size": vocabulary_size(tokenizer)},
             "splits": facts,
+            "validation_split": source.splits["validation"],
             "source": source.provenance(),
             "settings": settings,
         }
@@ -176,13 +195,21 @@ def task_tokenizer(spec: str | Path, source: TaskSource) -> "Tokenizer":
     if own or (path / "tokenizer.json").is_file() or (path.is_dir() and not (path / "config.json").is_file()):
         texts = (text for _, texts, _ in source._raw("train") for text in texts)
         return load_tokenizer(spec, texts)
+    return model_tokenizer(spec)
+
+
+def model_tokenizer(spec: str | Path) -> "Tokenizer":
+    """The tokenizer that belongs to a model folder or hub name."""
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(spec)).backend_tokenizer
+        found = AutoTokenizer.from_pretrained(str(spec))
+        tokenizer = found.backend_tokenizer
     except Exception as error:  # missing files, unknown formats and the hub all raise types of their own
         reason = " ".join(str(error).split())[:120]
         raise OelmError(f"model {str(spec)!r} has no tokenizer that can be had ({reason}); give a folder") from None
+    if len(found) <= len(found.all_special_ids):  # what transformers makes of a folder without tokenizer files
+        raise OelmError(f"model {str(spec)!r} comes without a vocabulary; name a tokenizer of your own (--tokenizer)")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -90,13 +90,13 @@ def find_task(name: str, texts: Sequence[str] = (), label: str | None = None, cl
     """A task of the table, with other columns or classes where given; any other name needs its text columns."""
     given = {"texts": tuple(texts), "label": label, "classes": tuple(classes)}
     chosen = {key: value for key, value in given.items() if value}
+    if len(texts) > 2:
+        raise OelmError(f"task {name!r} has {len(texts)} text columns ({', '.join(texts)}); one or two are possible")
     if name in TASKS:
         return dataclasses.replace(TASKS[name], **chosen)  # type: ignore[arg-type]
     if not texts:
         error = unknown("task", name, TASKS)
         raise OelmError(f"{error}; for a task of your own, name its text columns (--text-column)")
-    if len(texts) > 2:
-        raise OelmError(f"task {name!r} has {len(texts)} text columns ({', '.join(texts)}); one or two are possible")
     return Task(name, **chosen)  # type: ignore[arg-type]
 
 
@@ -130,9 +130,11 @@ class TaskSource:
 
     def classes(self) -> tuple[str, ...]:
         """Those of the task or, where it names none, every label of the training rows."""
-        if self.task.classes:
-            return self.task.classes
-        found = sorted({str(label) for _, _, label in self._raw("train")})
+        if named := self.task.classes:
+            if len(set(named)) < max(2, len(named)):
+                raise OelmError(f"classes {', '.join(named)}: at least two, each named once (--classes)")
+            return named
+        found = sorted({label for _, _, label in self._raw("train")})
         if not 2 <= len(found) <= _MOST_CLASSES:
             raise OelmError(
                 f"column {self.task.label!r} of {self._where('train')} has {len(found)} different labels; "
@@ -142,22 +144,26 @@ class TaskSource:
 
     def rows(self, split: str, classes: Sequence[str]) -> Iterator[Row]:
         """Every row of "train" or "validation", its label as a number; refuses a label that is no class."""
-        numbers = {str(i): i for i in range(len(classes))} | {name: i for i, name in enumerate(classes)}
+        numbers = {name: i for i, name in enumerate(classes)}
+        if not any(name.isdecimal() for name in classes):  # else a number is a name, and no other class is meant by it
+            numbers |= {str(i): i for i in range(len(classes))}
         for number, texts, label in self._raw(split):
-            if str(label) not in numbers:
+            if label not in numbers:
                 raise OelmError(
                     f"{self._where(split)}, row {number}: label {label!r} is not one of {', '.join(classes)}"
                 )
-            yield Row(texts, numbers[str(label)])
+            yield Row(texts, numbers[label])
 
-    def _raw(self, split: str) -> Iterator[tuple[int, tuple[str, ...], Any]]:
+    def _raw(self, split: str) -> Iterator[tuple[int, tuple[str, ...], str]]:
         columns = (*self.task.texts, self.task.label)
         number = 0
         for number, values in enumerate(self._values(split, columns), start=1):
             *texts, label = values
-            if label is None or not all(isinstance(text, str) for text in texts):
+            if _missing(label) or not all(isinstance(text, str) for text in texts):
                 raise OelmError(f"{self._where(split)}, row {number}: a value of {', '.join(columns)} is missing")
-            yield number, tuple(texts), label
+            if not all(map(_is_unicode, texts)):
+                raise OelmError(f"{self._where(split)}, row {number}: the text is no valid Unicode")
+            yield number, tuple(texts), _label_name(label)
         if not number:
             raise OelmError(f"{self._where(split)} has no rows; a task needs some in each split")
 
@@ -225,6 +231,24 @@ class TaskSource:
         )
 
 
+def _missing(label: Any) -> bool:
+    return label is None or label == "" or label != label
+
+
+def _label_name(label: Any) -> str:
+    """1, "1" and 1.0 are one label: files differ in how they write whole numbers."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be written down; half of a surrogate pair, which JSON can spell, cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _names(split: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((split, *_OTHER_NAMES.get(split, ()))))
 
@@ -243,19 +267,26 @@ def read_columns(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ..
 
 
 def _read_table(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    with file.open(encoding="utf-8", newline="") as stream:
+    with file.open(encoding="utf-8-sig", newline="") as stream:
         # In GLUE's tab-separated files a quotation mark is a character like any other.
         tabs = file.suffix == ".tsv"
         quoting: Any = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
         reader = csv.DictReader(stream, delimiter="\t" if tabs else ",", quoting=quoting)
         _require_columns(file, columns, reader.fieldnames or [])
-        for row in reader:
+        for number, row in enumerate(reader, start=1):
+            if None in row:
+                raise OelmError(
+                    f"{file}, row {number} has more fields than there are columns; "
+                    f"is a {'tab' if tabs else 'comma'} of the text taken for a separator?"
+                )
             yield tuple(row[column] for column in columns)
 
 
 def _read_jsonl(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    with file.open(encoding="utf-8") as stream:
+    with file.open(encoding="utf-8-sig") as stream:
         for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
             try:
                 row = json.loads(line)
             except ValueError as error:
@@ -280,9 +311,12 @@ def _read_parquet(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, .
 
 
 def _require_columns(file: Path, columns: tuple[str, ...], found: Iterable[str]) -> None:
-    missing = [column for column in columns if column not in found]
+    names = list(found)
+    missing = [column for column in columns if column not in names]
     if missing:
-        raise _no_column(str(file), missing, found)
+        raise _no_column(str(file), missing, names)
+    if twice := [column for column in columns if names.count(column) > 1]:
+        raise OelmError(f"{file} has more than one column {twice[0]!r}; rename all but one")
 
 
 def _no_column(where: str, missing: list[str], found: Iterable[str]) -> OelmError:

@@ -131,12 +131,17 @@ def _parquet_documents(path: Path, field: str) -> Iterator[str]:
             table = pyarrow.parquet.ParquetFile(unpacked if path.suffix != ".parquet" else path)
         except pyarrow.ArrowInvalid as error:
             raise OelmError(f"{path} is not a parquet file ({error}); is it complete?") from error
+        if table.schema_arrow.names.count(field) > 1:
+            raise OelmError(f"{path} has more than one column {field!r}; rename all but one")
         column = table.schema_arrow.field(field).type if field in table.schema_arrow.names else None
         if column not in (pyarrow.string(), pyarrow.large_string()):
             known = ", ".join(table.schema_arrow.names)
             raise OelmError(f"{path} has no text column {field!r} (its columns: {known}); choose one with --field")
-        for batch in table.iter_batches(batch_size=1000, columns=[field]):
-            yield from (text for text in batch.column(0).to_pylist() if text is not None)
+        try:
+            for batch in table.iter_batches(batch_size=1000, columns=[field]):
+                yield from (text for text in batch.column(0).to_pylist() if text is not None)
+        except UnicodeDecodeError as error:
+            raise OelmError(f"{path} has text that is not UTF-8 ({error.reason}); convert it first") from error
 
 
 def _lines(path: Path, limit: int = -1) -> Iterator[str]:

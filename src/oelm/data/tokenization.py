@@ -113,6 +113,12 @@ def tokenizer_hash(tokenizer: "Tokenizer") -> str:
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def template_hash(tokenizer: "Tokenizer") -> str:
+    """sha256 over what it adds to a text ([CLS], [SEP], segments): classifiers read that, language models do not."""
+    template = _without_offsets(json.loads(tokenizer.to_str()).get("post_processor"))
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()
+
+
 def _canonical(state: dict[str, Any]) -> dict[str, Any]:
     """Drop what cannot change an id: offsets, limits, template tokens we never add, and ways to write "nothing"."""
     model = {key: value for key, value in state["model"].items() if value not in (None, "", False)}

@@ -32,6 +32,7 @@ def gpt_classifier_config(gpt: GPTConfig, classes: Sequence[str]) -> Any:
 def encoder_config(encoder: str, classes: Sequence[str]) -> Any:
     """The configuration of a pretrained encoder with a head for these classes."""
     config = read_config(encoder)
+    _require_classifier(config, encoder)
     trained_for = [name for name in config.architectures or [] if name.endswith("ForSequenceClassification")]
     if not trained_for:
         return _with_classes(config, classes)
@@ -47,7 +48,7 @@ def encoder_config(encoder: str, classes: Sequence[str]) -> Any:
             f"{encoder} is a classifier of {', '.join(names)}, the data's classes are {', '.join(classes)}; "
             "use an encoder without a classifier's head, or prepare the data with the same classes in the same order"
         )
-    return config
+    return _with_padding(config)
 
 
 def longest_input(config: Any) -> int | None:
@@ -74,7 +75,11 @@ def build_classifier(config: Any, weights: str | Path | None) -> nn.Module:
             attention_sites(model)  # splits what is fused, so that the parts can be replaced
             restore(model, described, weights)
             return model
-        return AutoModelForSequenceClassification.from_pretrained(str(weights), config=config, dtype=torch.float32)
+        model, loaded = AutoModelForSequenceClassification.from_pretrained(
+            str(weights), config=config, dtype=torch.float32, output_loading_info=True
+        )
+        _require_loaded(model, loaded, weights)
+        return model
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:160]
         raise OelmError(
@@ -85,14 +90,46 @@ def build_classifier(config: Any, weights: str | Path | None) -> nn.Module:
 
 
 def reads_segments(model: nn.Module) -> bool:
-    """Whether the model wants to know which of two texts a token belongs to."""
-    return "token_type_ids" in inspect.signature(model.forward).parameters
+    """Whether the model can be told which of two texts a token belongs to.
+
+    GPT-2 takes segments, too, but looks them up among its words: there even zeros change what is read.
+    """
+    kinds = getattr(model.config, "type_vocab_size", None) or 0
+    return kinds > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
+
+
+def _require_classifier(config: Any, encoder: str) -> None:
+    """Only a model of texts that transformers knows a classifier for."""
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+
+    if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING or not hasattr(config, "vocab_size"):
+        raise OelmError(
+            f"encoder {encoder} is a {config.model_type!r} model, for which transformers has no classifier of texts; "
+            "use another, e.g. BERT, RoBERTa, DistilBERT, ELECTRA, GPT-2 or Llama"
+        )
+
+
+def _require_loaded(model: nn.Module, loaded: dict[str, Any], weights: str | Path) -> None:
+    """A new head is what we want; a new body under the name of a pretrained one is not."""
+    body = f"{getattr(model, 'base_model_prefix', '')}."
+    missing = sorted(name for name in loaded["missing_keys"] if name.startswith(body) and ".pooler." not in name)
+    missing += sorted(str(name) for name in loaded["mismatched_keys"])
+    if missing:
+        raise OelmError(
+            f"the weights of {weights} lack {len(missing)} tensors of a {type(model).__name__} (first: {missing[0]}); "
+            "give a complete model folder"
+        )
 
 
 def _with_classes(config: Any, classes: Sequence[str]) -> Any:
     config.id2label = dict(enumerate(classes))
     config.label2id = {name: number for number, name in enumerate(classes)}
+    return _with_padding(config)
+
+
+def _with_padding(config: Any) -> Any:
+    """Decoders have no padding id; where a batch is padded nobody looks."""
     if getattr(config, "pad_token_id", None) is None:
-        # Decoders have no padding id; where a batch is padded nobody looks.
-        config.pad_token_id = getattr(config, "eos_token_id", None) or 0
+        end = getattr(config, "eos_token_id", None)
+        config.pad_token_id = (end[0] if isinstance(end, list) else end) or 0
     return config

@@ -81,6 +81,7 @@ class Classification:
             "share": rows / len(texts),
         }
         if whole:
+            values |= {"split": self.data.validation_split}
             values |= {"classes": self.data.classes, "confusion": confusion.tolist()}
         return values
 

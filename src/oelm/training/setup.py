@@ -5,14 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from oelm.data import labelled
 from oelm.data.labelled import TaskData
-from oelm.data.tokenization import load_tokenizer, tokenizer_hash
+from oelm.data.tokenization import load_tokenizer, template_hash, tokenizer_hash
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.freezing import freeze
@@ -23,6 +23,9 @@ from oelm.training.config import RunConfig
 from oelm.training.distributed import ALONE, World
 from oelm.training.environment import keep_freed_memory
 from oelm.training.objectives import LanguageModelling, Objective
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 HASHED_BYTES = 4 * 10**9
 CHECKPOINTS_AT_ONCE = 4
@@ -105,7 +108,7 @@ def _classification(config: RunConfig, device: torch.device, world: World) -> Pa
         shape = classifiers.encoder_config(encoder, data.classes)
     else:
         shape = classifiers.gpt_classifier_config(model_config(config, data.vocab_size), data.classes)
-    _require_fit(shape, encoder, vocab_size=data.vocab_size, longest=data.longest, tokenizer=data.tokenizer_hash)
+    _require_fit(shape, encoder, data)
     with torch.device("meta"):
         empty = classifiers.build_classifier(shape, None)
     if training.epochs is not None:
@@ -143,29 +146,42 @@ def _open_data(path: Path) -> TokenData:
     return TokenData.open(path, verify=size <= HASHED_BYTES)
 
 
-def _require_fit(config: Any, encoder: str | None, *, vocab_size: int, longest: int, tokenizer: str) -> None:
+def _require_fit(config: Any, encoder: str | None, data: TaskData) -> None:
     """Refuse data that the model cannot read: another tokenizer, ids out of range, longer texts."""
     from oelm.models.classifiers import longest_input
 
     name = encoder or "the model"
-    if encoder and (Path(encoder) / "tokenizer.json").is_file():
-        own = tokenizer_hash(load_tokenizer(encoder))
-        if own != tokenizer:
+    if encoder and (own := _own_tokenizer(encoder)):
+        if tokenizer_hash(own) != data.tokenizer_hash:
             raise OelmError(
-                f"the data were tokenised with tokenizer {tokenizer[:12]}, but {encoder} has {own[:12]}; "
+                f"the data were tokenised with tokenizer {data.tokenizer_hash[:12]}, but {encoder} has "
+                f"{tokenizer_hash(own)[:12]}; prepare the task again with --tokenizer {encoder}"
+            )
+        if data.template_hash not in (None, template_hash(own)):
+            raise OelmError(
+                f"the data have other special tokens than {encoder} adds; "
                 f"prepare the task again with --tokenizer {encoder}"
             )
-    if vocab_size > config.vocab_size:
+    if data.vocab_size > config.vocab_size:
         raise OelmError(
-            f"the data's tokenizer has {vocab_size} ids, but {name} only {config.vocab_size}; "
+            f"the data's tokenizer has {data.vocab_size} ids, but {name} only {config.vocab_size}; "
             "prepare the task again with the model's own tokenizer"
         )
     room = longest_input(config)
-    if room is not None and longest > room:
+    if room is not None and data.longest > room:
         raise OelmError(
-            f"the data have texts of {longest} tokens, but {name} reads at most {room}; "
+            f"the data have texts of {data.longest} tokens, but {name} reads at most {room}; "
             f"prepare the task again with --max-length {room}"
         )
+
+
+def _own_tokenizer(encoder: str) -> "Tokenizer | None":
+    """The tokenizer that the encoder comes with; None if it comes without one."""
+    try:
+        has_file = (Path(encoder) / "tokenizer.json").is_file()
+        return load_tokenizer(encoder) if has_file else labelled.model_tokenizer(encoder)
+    except OelmError:
+        return None
 
 
 def model_config(config: RunConfig, vocab_size: int) -> GPTConfig:
