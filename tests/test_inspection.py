@@ -5,7 +5,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import oelm
 from oelm.analysis.flops import Matmul, attention_flops, count
-from oelm.inspection import inspect_gpt, model_flops
+from oelm.inspection import inspect_gpt, inspect_model, model_flops
 from oelm.methods import METHODS
 
 
@@ -53,3 +53,16 @@ def test_causal_attention_sees_half_of_the_context_on_average():
 
 def test_nothing_is_allocated_for_the_largest_size():
     assert inspect_gpt("large", "oelm_freeze")["total_parameters"] > 350_000_000
+
+
+@pytest.mark.parametrize("trained_with", ["baseline", "permutation_qk+rank=2+shift"])
+def test_a_folder_is_counted_as_the_shape_it_holds_whatever_it_was_trained_with(tmp_path, trained_with):
+    model = oelm.GPT(oelm.GPTConfig.of_size("demo", vocab_size=96))
+    oelm.freeze(model, trained_with)
+    model.save_pretrained(tmp_path)
+    for method in ("baseline", "oelm_freeze+rank=4"):
+        folder, size = inspect_model(str(tmp_path), method), inspect_gpt("demo", method, vocab_size=96)
+        assert folder["flops_per_token"] == size["flops_per_token"]
+        assert folder["total_parameters"] == size["total_parameters"]
+    classifier = inspect_model(str(tmp_path), "baseline", labels=3, sequence_length=8)["flops_per_token"]
+    assert classifier["forward"]["head"] == 2 * round(3 * 64 / 8)

@@ -127,6 +127,102 @@ def test_generation_with_and_without_a_cache_agree_for_pieces(tmp_path):
     assert torch.equal(cached, plain)
 
 
+def test_generation_with_a_token_shift_uses_no_cache_however_the_model_came_about(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    plain = small_gpt()
+    plain.save_pretrained(tmp_path / "plain")
+    frozen_in_place = AutoModelForCausalLM.from_pretrained(tmp_path / "plain")
+    freeze(frozen_in_place, "oelm_freeze+shift")
+    freeze(plain, "oelm_freeze+shift")
+    plain.save_pretrained(tmp_path / "shifted")
+    for model in (frozen_in_place, AutoModelForCausalLM.from_pretrained(tmp_path / "shifted")):
+        model.eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():  # strong opinions, and strong shifts
+                parameter.fill_(0.5) if name.endswith(".shift") else parameter.mul_(6)
+        ids, settings = torch.tensor([[3, 1, 4]]), {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+        without = model.generate(ids, use_cache=False, **settings)
+        assert torch.equal(model.generate(ids, **settings), without)
+        assert torch.equal(model.generate(ids, use_cache=True, **settings), without)
+        assert model(ids, use_cache=True).past_key_values is None
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_in_our_gpt_a_token_shift_reads_no_padding(positions):
+    model = small_gpt(positions=positions)
+    freeze(model, "oelm_freeze+shift")
+    stir(model)
+    text, padding = torch.randint(50, (1, 5)), torch.randint(50, (1, 3))
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
+    places = (mask.cumsum(1) - 1).clamp(min=0)
+    padded = model(torch.cat([padding, text], 1), attention_mask=mask, position_ids=places)
+    torch.testing.assert_close(padded[:, 3:], model(text), rtol=1e-4, atol=1e-5)
+
+
+def test_our_gpt_reads_what_the_hugging_face_side_saved_with_projections(tmp_path):
+    from oelm.models.huggingface import GPTForCausalLM, HFGPTConfig
+
+    model = GPTForCausalLM(HFGPTConfig(**vars(small_gpt().config))).eval()
+    freeze(model, "permutation_qk+rank=2+mix")
+    stir(model)
+    model.save_pretrained(tmp_path)
+    ids = torch.randint(50, (2, 16))
+    assert torch.equal(GPT.from_pretrained(tmp_path).eval()(ids), model(ids).logits)
+
+
+@pytest.mark.parametrize("name", ["GPTForCausalLM", "BertForSequenceClassification"])
+def test_a_merged_model_is_saved_and_loaded_as_any_other(tmp_path, name):
+    from transformers import BertForSequenceClassification
+
+    from oelm.models.classifiers import build_classifier
+    from oelm.models.huggingface import GPTForCausalLM, HFGPTConfig
+
+    if name == "GPTForCausalLM":
+        model = GPTForCausalLM(HFGPTConfig(**vars(small_gpt().config)))
+    else:
+        model = BertForSequenceClassification(stock_model("BertModel")[0].config)
+    freeze(model.eval(), "permutation_qk+rank=2+mix")
+    stir(model)
+    ids, before = torch.arange(12).view(2, 6), model.config
+    expected = model(ids).logits
+    merge(model).save_pretrained(tmp_path)
+    assert not hasattr(model.config, "oelm_projections") and hasattr(before, "oelm_projections")
+    loaded = [type(model).from_pretrained(tmp_path).eval()]
+    if name != "GPTForCausalLM":
+        loaded.append(build_classifier(model.config, tmp_path).eval())
+    for again in loaded:
+        torch.testing.assert_close(again(ids).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["identity_qk", "permutation_qk", "hadamard_qk+mix"])
+def test_merged_matrices_have_the_models_own_dtype_and_device(method):
+    half = small_gpt().bfloat16()
+    freeze(half, method)
+    ids = torch.randint(50, (2, 16))
+    before = half(ids)
+    merge(half)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+    torch.testing.assert_close(half(ids), before, rtol=0.05, atol=0.01)
+    with torch.device("meta"):  # stands for a device that is not the default
+        elsewhere = small_gpt()
+    freeze(elsewhere, method)
+    assert all(p.is_meta for p in merge(elsewhere).parameters())
+
+
+def test_reading_off_a_matrix_draws_no_random_number():
+    projection, state = FixedProjection("hadamard", 32, 32, num_heads=4), torch.get_rng_state()
+    dense(projection)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_large_bias_costs_a_merged_matrix_no_digit():
+    linear = torch.nn.Linear(32, 32, dtype=torch.bfloat16)
+    torch.nn.init.constant_(linear.bias, 100)
+    merged = dense(Projection(linear, 4, Pieces(rank=2, gain=True)).bfloat16())
+    assert torch.equal(merged.weight, linear.weight) and torch.equal(merged.bias, linear.bias)
+
+
 @pytest.mark.parametrize("method", ["oelm_freeze+scale+gain+mix+rank=2", "identity_qk", "hadamard_qk+rank=2"])
 def test_merging_gives_the_same_function_in_the_stock_layout(method):
     stock, model = small_gpt(), small_gpt()
@@ -139,11 +235,12 @@ def test_merging_gives_the_same_function_in_the_stock_layout(method):
     torch.testing.assert_close(model(ids), before, rtol=1e-4, atol=1e-5)
 
 
-def test_a_token_shift_cannot_be_merged():
+def test_a_token_shift_cannot_be_merged_and_then_nothing_is():
     model = small_gpt()
-    freeze(model, "oelm_freeze+shift")
+    freeze(model, {"name": "x", "query": {"pieces": {"rank": 2}}, "key": {"pieces": {"shift": True}}})
     with pytest.raises(OelmError, match="token shift"):
         merge(model)
+    assert len(describe(model)) == 6
 
 
 def test_the_flops_of_free_projections_are_those_of_the_issue():

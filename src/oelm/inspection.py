@@ -18,7 +18,7 @@ from oelm.errors import OelmError
 from oelm.freezing import FreezeReport, freeze
 from oelm.methods import method
 from oelm.models.gpt import GPT, SIZES, GPTConfig
-from oelm.projections import Projection, replaced
+from oelm.projections import CONFIG_KEY, Projection, replaced
 from oelm.runs import checkpoint_bytes
 from oelm.schedules import picture, trained_shares
 from oelm.sites import attention_sites
@@ -66,6 +66,7 @@ def inspect_model(
     if overrides:
         raise OelmError(f"{', '.join(overrides)} can be changed only in our own sizes ({', '.join(SIZES)})")
     config, model_class = named_config(name, labels)
+    vars(config).pop(CONFIG_KEY, None)  # a folder gives the shape; what stands in it is the method's to say
     length = sequence_length or _usual_length(config, labels)
     return _facts(name, config.to_diff_dict(), method_name, lambda: model_class.from_config(config), length)
 
@@ -122,9 +123,10 @@ def model_flops(
         for parameter in module.learned.values() if isinstance(module, Projection) else ():
             if parameter.ndim > 1:  # gains, scales and shifts are no products
                 matmuls.append(Matmul("qk", parameter.numel(), trained=parameter.requires_grad))
-    head = getattr(model, "embedding", None)  # our GPT reads its logits off the embedding matrix
-    if isinstance(head, nn.Embedding):
-        matmuls.append(Matmul("head", head.weight.numel(), trained=head.weight.requires_grad))
+    gpt = getattr(model, "gpt", model)
+    if isinstance(gpt, GPT) and not classifier:  # it reads its logits off the embedding matrix
+        head = gpt.embedding.weight
+        matmuls.append(Matmul("head", head.numel(), trained=head.requires_grad))
     attention = 0
     for site in (site for site in sites if site.role == "query"):
         width = int(site.module(model).out_features)  # type: ignore[arg-type]

@@ -112,7 +112,11 @@ _DRAWN: dict[str, tuple[str, ...]] = {
 
 
 class Projection(nn.Module):
-    """A dense or fixed base with learned pieces; pieces the method does not ask for do not exist."""
+    """A dense or fixed base with learned pieces; pieces the method does not ask for do not exist.
+
+    A token shift takes what stands before a token for its predecessor. Our GPT makes padding zero beforehand, as if
+    nothing stood there; in other models the first token of a text that is padded on the left reads padding.
+    """
 
     def __init__(self, base: nn.Module, num_heads: int, pieces: Pieces, generator: Generator | None = None) -> None:
         super().__init__()
@@ -221,11 +225,15 @@ def note(model: nn.Module) -> None:
         return
     model.config = config = copy.deepcopy(config)  # type: ignore[assignment] # others may be built from the same one
     setattr(config, CONFIG_KEY, described)
-    if any(facts["pieces"].get("shift") for facts in described.values()):
-        # One new token at a time, the previous one's input is not at hand.
+    if has_shift(model):
         for holder in (config, getattr(model, "generation_config", None)):
             if holder is not None:
                 holder.use_cache = False
+
+
+def has_shift(model: nn.Module) -> bool:
+    """Then no cache helps in generation: one new token at a time, the previous one's input is not at hand."""
+    return any(isinstance(module, Projection) and module.pieces.shift for _, module in replaced(model))
 
 
 def restore(model: nn.Module, described: dict[str, dict[str, Any]], folder: str | Path) -> None:
@@ -257,23 +265,37 @@ def merge(model: nn.Module) -> nn.Module:
 
     Then the model can be saved and loaded as any other of its kind. Token shift is no matrix, so it cannot be merged.
     """
-    for path, module in list(replaced(model)):
+    found = list(replaced(model))
+    for path, module in found:
         if isinstance(module, Projection) and module.pieces.shift:
             raise OelmError(f"{path} has a token shift, which no matrix can express; keep the model as it is")
-        model.set_submodule(path, dense(module))
+    for path, module in found:
+        beside = model.get_submodule(path.rpartition(".")[0])  # the values, at least, still have a matrix
+        model.set_submodule(path, dense(module).to(next(beside.parameters())))
+    if hasattr(getattr(model, "config", None), CONFIG_KEY):
+        model.config = copy.deepcopy(model.config)  # others may be built from the same one
+        delattr(model.config, CONFIG_KEY)
     return model
 
 
 @torch.no_grad()
 def dense(module: Any) -> nn.Linear:
-    """The matrix and bias of an affine map, read off its values at the origin and the unit vectors."""
-    like = next((t for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()), torch.empty(0))
-    at_zero = module(torch.zeros(1, module.in_features, dtype=like.dtype, device=like.device))
-    columns = module(torch.eye(module.in_features, dtype=like.dtype, device=like.device)) - at_zero
+    """The matrix and bias of an affine map, read off its values at the origin and the unit vectors.
+
+    That is done in float64, where a small weight beside a large bias loses nothing, and so on the CPU: not every device
+    has float64. A map without weights cannot say which dtype it stands for; then it is torch's default.
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    device = tensors[0].device if tensors else torch.device("cpu")
+    dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())
+    where: dict[str, Any] = {"device": "meta" if device.type == "meta" else "cpu", "dtype": torch.float64}
+    exact = copy.deepcopy(module).to(**where)
+    at_zero = exact(torch.zeros(1, module.in_features, **where))
+    columns = exact(torch.eye(module.in_features, **where)) - at_zero
     base = module.base if isinstance(module, Projection) else module
     bias = base.bias if isinstance(base, FixedProjection) else base.bias is not None
-    linear = nn.Linear(module.in_features, module.out_features, bias=bias, device=like.device, dtype=like.dtype)
-    linear.weight.copy_(columns.T)
+    linear = nn.Linear(module.in_features, module.out_features, bias=bias, device="meta")  # draws no random weights
+    linear.weight = nn.Parameter(columns.T.to(device, dtype).contiguous())
     if bias:
-        linear.bias.copy_(at_zero[0])
+        linear.bias = nn.Parameter(at_zero[0].to(device, dtype))
     return linear.train(module.training)

@@ -61,6 +61,26 @@ def test_rotation_keeps_lengths_and_only_distance_matters():
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize(
+    "method", ["baseline", "identity_qk", "hadamard_qk", "oelm_freeze+gain+scale", "baseline+shift"]
+)
+def test_training_in_half_precision_is_nearly_training_in_full(method, positions):
+    """Values come out of autocast in bfloat16; so must queries and keys, whatever made them."""
+    ids = torch.randint(50, (2, 200))
+    for dropout in (0.0, 0.1):
+        model = small(positions=positions, max_seq_len=200, dropout=dropout).train()
+        oelm.freeze(model, method)
+        for length in (16, 200):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(ids[:, :length], ids[:, :length])
+            gradients = torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
+            assert all(g.isfinite().all() for g in gradients)
+            with torch.no_grad():
+                full = model(ids[:, :length], ids[:, :length])
+            torch.testing.assert_close(loss, full, rtol=0.02 if dropout == 0 else 0.1, atol=0)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_a_saved_model_loads_through_transformers_with_the_same_logits(tmp_path, positions):
     from transformers import AutoModelForCausalLM
 
@@ -101,14 +121,56 @@ def test_labels_follow_the_transformers_convention(tmp_path):
     torch.testing.assert_close(model(ids, labels=ids).loss, small()(ids[:, :-1], ids[:, 1:]))
 
 
-def test_importing_oelm_first_or_last_both_register_and_neither_loads_transformers_early(tmp_path):
+def test_a_batch_without_labels_has_a_loss_of_nothing(tmp_path):
+    from transformers import AutoModelForCausalLM
+
     small().save_pretrained(tmp_path)
-    load = "from transformers import AutoModelForCausalLM as A; A.from_pretrained(sys.argv[1])"
-    first = f"import sys, oelm; assert 'torch' not in sys.modules and 'transformers' not in sys.modules; {load}"
-    last = f"import sys, transformers.models.auto.modeling_auto, oelm; {load}"
-    for program in (first, last):
-        run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
-        assert run.returncode == 0, run.stderr
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    ids = torch.randint(50, (2, 10))
+    labels = torch.full_like(ids, -100)
+    assert model(ids, labels=labels).loss.item() == 0
+    labels[0, 4] = ids[0, 4]
+    expected = -torch.log_softmax(model(ids).logits[0, 3], dim=-1)[ids[0, 4]]
+    torch.testing.assert_close(model(ids, labels=labels).loss, expected)
+
+
+def test_accumulating_gradients_in_the_transformers_trainer_changes_neither_loss_nor_step(tmp_path):
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate (dev extra)")
+    from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+    small().save_pretrained(tmp_path)
+    rows = [{"input_ids": ids, "labels": ids} for ids in torch.randint(50, (16, 10))]
+    records = []
+    for accumulation in (1, 4):
+        arguments = TrainingArguments(
+            str(tmp_path / "out"), max_steps=1, logging_steps=1, gradient_accumulation_steps=accumulation,
+            per_device_train_batch_size=16 // accumulation, report_to=[], use_cpu=True, disable_tqdm=True,
+            save_strategy="no",
+        )  # fmt: skip
+        work = Trainer(AutoModelForCausalLM.from_pretrained(tmp_path), arguments, train_dataset=rows)
+        work.train()
+        records.append([work.state.log_history[0][name] for name in ("loss", "grad_norm")])
+    assert records[0] == pytest.approx(records[1], rel=1e-4)
+
+
+LIGHT = "import sys, oelm; assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+CONFIGURATION = "from transformers import AutoConfig as C; C.from_pretrained(sys.argv[1])"
+MODEL = "from transformers import AutoModelForCausalLM as A; A.from_pretrained(sys.argv[1])"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"{LIGHT}; {MODEL}",
+        f"{LIGHT}; {CONFIGURATION}; {MODEL}",
+        f"{LIGHT}; from transformers import AutoTokenizer; {CONFIGURATION}",  # it loads half of the models'
+        f"import sys, transformers.models.auto.modeling_auto, oelm; {MODEL}",
+    ],
+)
+def test_importing_oelm_first_or_last_both_register_and_neither_loads_transformers_early(tmp_path, program):
+    small().save_pretrained(tmp_path)
+    run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize(

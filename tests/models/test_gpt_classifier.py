@@ -1,5 +1,6 @@
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 import oelm
@@ -55,8 +56,31 @@ def test_a_language_model_checkpoint_becomes_a_classifier(tmp_path):
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=2).eval()
     assert isinstance(model, GPTForSequenceClassification)
     assert model(IDS, MASK).logits.shape == (2, 2)
+    assert model.score.weight.std().item() == pytest.approx(0.02, rel=0.4)
     torch.testing.assert_close(model.gpt.hidden(IDS), language_model.eval().hidden(IDS))
     assert oelm.freeze(model, "oelm_freeze").sites[0].init == "head_qr"
+
+
+def test_what_a_checkpoint_lacks_is_drawn_and_what_it_has_is_kept(tmp_path, monkeypatch):
+    """Memory that nobody wrote to may hold anything; here it holds what nobody could overlook."""
+    model = classifier(num_labels=200)
+    assert model.score.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    oelm.freeze(model, "permutation_qk+mix+rank=2+shift")
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if name.startswith("gpt.blocks.1.")}
+    save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
+    empty = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda like, **k: empty(like, **k).fill_(77))
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    state = loaded.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in kept.items())
+    assert loaded.score.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert loaded.gpt.embedding.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    attention, norm = loaded.gpt.blocks[0].attention, loaded.gpt.blocks[0].ffn_norm
+    assert sorted(attention.query.base.order.tolist()) == list(range(32))
+    assert torch.equal(attention.query.mix, torch.eye(8).repeat(4, 1, 1)) and attention.key.up.abs().sum() == 0
+    assert norm.weight.eq(1).all() and norm.bias.eq(0).all()
 
 
 def test_a_classifier_round_trips_and_its_loss_is_the_cross_entropy(tmp_path):

@@ -37,6 +37,33 @@ def test_a_frozen_vocabulary_gets_no_gradient_and_an_evaluation_takes_none():
         assert not kernels.vocabulary_loss(hidden, weight, targets).requires_grad
 
 
+@pytest.mark.parametrize("chunk", [150, 1 << 20])
+def test_ignored_targets_count_neither_in_the_loss_nor_in_its_gradients(monkeypatch, chunk):
+    monkeypatch.setattr(kernels, "LOSS_CHUNK_ELEMENTS", chunk)
+    hidden, weight, targets = inputs()
+    targets[::3] = -100
+    ours = kernels.vocabulary_loss(hidden, weight, targets)
+    theirs = F.cross_entropy(hidden @ weight.T, targets)
+    torch.testing.assert_close(ours, theirs)
+    mine = torch.autograd.grad(ours, (hidden, weight))
+    for g, r in zip(mine, torch.autograd.grad(theirs, (hidden, weight)), strict=True):
+        torch.testing.assert_close(g, r)
+    nothing = kernels.vocabulary_loss(hidden, weight, torch.full_like(targets, -100))
+    assert nothing.item() == 0
+    assert all(g.abs().sum() == 0 for g in torch.autograd.grad(nothing, (hidden, weight)))
+
+
+def test_an_evaluation_allocates_no_gradient_of_the_vocabulary(monkeypatch):
+    hidden, weight, targets = inputs()
+    made = []
+    monkeypatch.setattr(kernels.torch, "zeros_like", lambda like: made.append(like) or torch.zeros(like.shape))
+    with torch.no_grad():
+        kernels.vocabulary_loss(hidden, weight, targets)
+    assert made == []
+    kernels.vocabulary_loss(hidden, weight, targets)
+    assert len(made) == 1
+
+
 def test_the_loss_under_autocast_is_float32_and_its_gradients_have_the_parameters_dtype():
     hidden, weight, targets = inputs()
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from oelm.files import write_tensors
 from oelm.models.kernels import Dropout, blocked_attention_pays, causal_attention, vocabulary_loss
 from oelm.projections import CONFIG_KEY, describe, rebuild
 
+Named = TypeVar("Named")
 MODEL_TYPE = "oelm_gpt"
 INIT_STD = 0.02
 
@@ -211,17 +212,20 @@ class GPT(nn.Module):
             raise OelmError(f"{folder} holds a {config.get('model_type')!r} model, not {MODEL_TYPE!r}")
         known = {f.name for f in fields(GPTConfig)}
         model = cls(GPTConfig(**{key: value for key, value in config.items() if key in known}))
-        rebuild(model, config.get(CONFIG_KEY, {}))
+        rebuild(model, without_prefix(config.get(CONFIG_KEY, {})))
         try:
-            tensors = load_file(folder / "model.safetensors")
-            # The Hugging Face classes hold the model as `gpt`, so their files carry that prefix.
-            model.load_state_dict({name.removeprefix("gpt."): tensor for name, tensor in tensors.items()})
+            model.load_state_dict(without_prefix(load_file(folder / "model.safetensors")))
         except (OSError, RuntimeError, SafetensorError) as error:
             raise OelmError(
                 f"{folder}/model.safetensors does not fit its config: {' '.join(str(error).split())}"
             ) from error
         model.name_or_path = str(folder)  # as in transformers: these weights are worth keeping
         return model
+
+
+def without_prefix(named: Mapping[str, Named]) -> dict[str, Named]:
+    """Paths as in our own files; in those of the Hugging Face classes, which hold the model as `gpt`, that precedes."""
+    return {path.removeprefix("gpt."): value for path, value in named.items()}
 
 
 class Block(nn.Module):
@@ -257,9 +261,13 @@ class CausalSelfAttention(nn.Module):
     def forward(
         self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, mask: Tensor | None, cache: KeyValueCache | None
     ) -> Tensor:
+        if mask is not None:  # a token shift looks at the previous token, and padding is none
+            x = x * mask[:, 0, -1, -x.shape[1] :, None]
         q, k, v = (self._heads(project(x)) for project in (self.query, self.key, self.value))  # (B, H, T, head_dim)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
+        # Autocast makes values half precision, but not a rotation, a piece or a projection without a product.
+        q, k = q.to(v.dtype), k.to(v.dtype)
         if cache is not None:
             k, v = cache.update(k, v, self.layer)  # (B, H, S, head_dim)
         dropout = self.dropout if self.training else 0.0

@@ -4,56 +4,26 @@ Importing transformers takes seconds, so training never comes here; `import oelm
 as soon as transformers' Auto classes are.
 """
 
-from dataclasses import asdict, fields
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    DynamicCache,
-    GenerationMixin,
-    PreTrainedConfig,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, DynamicCache, GenerationMixin
+from transformers.initialization import copy_
 from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassifierOutput
 from transformers.modeling_utils import PreTrainedModel
 
 from oelm.errors import OelmError
-from oelm.models.gpt import GPT, INIT_STD, MODEL_TYPE, GPTConfig
-from oelm.projections import CONFIG_KEY, rebuild
-
-
-class HFGPTConfig(PreTrainedConfig):
-    """GPTConfig's fields as a transformers configuration."""
-
-    model_type = MODEL_TYPE
-    attribute_map = {  # noqa: RUF012 - transformers reads it as a plain class attribute
-        "hidden_size": "d_model",
-        "num_hidden_layers": "num_layers",
-        "num_attention_heads": "num_heads",
-        "max_position_embeddings": "max_seq_len",
-        "intermediate_size": "d_ff",
-    }
-
-    def __init__(self, **kwargs: Any) -> None:
-        defaults = asdict(GPTConfig())
-        ours = GPTConfig(**{name: kwargs.pop(name, default) for name, default in defaults.items()})
-        for name, value in asdict(ours).items():
-            setattr(self, name, value)
-        kwargs.setdefault("tie_word_embeddings", True)
-        super().__init__(**kwargs)
-
-    def to_gpt_config(self) -> GPTConfig:
-        return GPTConfig(**{f.name: getattr(self, f.name) for f in fields(GPTConfig)})
+from oelm.models.configuration import HFGPTConfig
+from oelm.models.gpt import GPT, INIT_STD, without_prefix
+from oelm.projections import CONFIG_KEY, FixedProjection, Projection, has_shift, rebuild
 
 
 def build_gpt(config: HFGPTConfig) -> GPT:
-    """Our GPT with the projections that its config names: plain files and ours differ by the prefix `gpt.`."""
+    """Our GPT with the projections that its config names."""
     gpt = GPT(config.to_gpt_config())
-    rebuild(gpt, {path.removeprefix("gpt."): facts for path, facts in getattr(config, CONFIG_KEY, {}).items()})
+    rebuild(gpt, without_prefix(getattr(config, CONFIG_KEY, {})))
     return gpt
 
 
@@ -62,13 +32,23 @@ class GPTPreTrainedModel(PreTrainedModel):
     base_model_prefix = "gpt"
     _supports_sdpa = True
     _no_split_modules = ["Block"]  # noqa: RUF012
+    accepts_loss_kwargs = False  # the loss is a mean: whoever accumulates gradients must divide
     gpt: GPT
 
+    def init_weights(self) -> None:
+        """Nothing: a fresh model has drawn its weights by now."""
+
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, GPT):
-            module.reset_parameters()
-        elif isinstance(module, GPTForSequenceClassification):
-            nn.init.normal_(module.score.weight, std=INIT_STD)
+        """Draw what a checkpoint lacks; what was loaded is left alone by transformers' own initialisers."""
+        super()._init_weights(module)
+        fresh: nn.Module | None = None
+        if isinstance(module, Projection):
+            fresh = Projection(module.base, module.num_heads, module.pieces)
+        elif isinstance(module, FixedProjection):
+            fresh = FixedProjection(module.kind, module.out_features, module.in_features, num_heads=module.num_heads)
+        if fresh is not None:
+            for name, start in [*fresh.named_parameters(recurse=False), *fresh.named_buffers(recurse=False)]:
+                copy_(getattr(module, name), start)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.gpt.embedding
@@ -89,6 +69,12 @@ class GPTForCausalLM(GPTPreTrainedModel, GenerationMixin):
         """The head reads the embedding matrix itself: there is no second tensor to tie."""
         return None
 
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As transformers does it; without a cache where a token shift asks for more than one."""
+        if has_shift(self):
+            kwargs["use_cache"] = False
+        return super().generate(*args, **kwargs)  # type: ignore[misc]
+
     def forward(
         self,
         input_ids: Tensor,
@@ -101,7 +87,7 @@ class GPTForCausalLM(GPTPreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Labels follow transformers' convention: the same ids as the input, shifted here; −100 is ignored."""
-        if use_cache and past_key_values is None:
+        if use_cache and past_key_values is None and not has_shift(self):
             past_key_values = DynamicCache()
         if attention_mask is None and past_key_values is not None and past_key_values.get_seq_length():
             seen = past_key_values.get_seq_length() + input_ids.shape[1]
@@ -112,7 +98,9 @@ class GPTForCausalLM(GPTPreTrainedModel, GenerationMixin):
         logits = self.gpt.head(hidden[:, -logits_to_keep:])
         loss = None
         if labels is not None:
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten().to(logits.device))
+            wanted = labels[:, 1:].flatten().to(logits.device)
+            nats = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), wanted, reduction="sum")
+            loss = nats / (wanted >= 0).sum().clamp(min=1)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)  # type: ignore[arg-type]
 
 
@@ -123,6 +111,7 @@ class GPTForSequenceClassification(GPTPreTrainedModel):
         super().__init__(config)
         self.gpt = build_gpt(config)
         self.score = nn.Linear(config.d_model, config.num_labels or 2, bias=False)
+        nn.init.normal_(self.score.weight, std=INIT_STD)
         self.post_init()
 
     def forward(
@@ -141,6 +130,5 @@ def _last_token(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
     return (places if attention_mask is None else places * attention_mask).argmax(dim=1)
 
 
-AutoConfig.register(MODEL_TYPE, HFGPTConfig)
 AutoModelForCausalLM.register(HFGPTConfig, GPTForCausalLM)
 AutoModelForSequenceClassification.register(HFGPTConfig, GPTForSequenceClassification)

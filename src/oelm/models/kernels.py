@@ -19,12 +19,15 @@ LOSS_CHUNK_ELEMENTS = 1 << 20
 def vocabulary_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy of `hidden @ weight.T` (N, d) against targets (N,), without ever holding all logits.
 
-    Every chunk's gradients are taken while its logits exist, so nothing is computed twice.
+    Every chunk's gradients are taken while its logits exist, so nothing is computed twice. Targets below 0 (by custom
+    −100) are not counted; the mean of none is 0.
 
     >>> hidden, weight, targets = torch.randn(8, 4), torch.randn(16, 4), torch.arange(8)
     >>> expected = F.cross_entropy(hidden @ weight.T, targets)
     >>> torch.testing.assert_close(vocabulary_loss(hidden, weight, targets), expected)
     """
+    if not torch.is_grad_enabled():  # which a function of our own is not told
+        hidden, weight = hidden.detach(), weight.detach()
     return _VocabularyLoss.apply(hidden, weight, targets)
 
 
@@ -37,10 +40,12 @@ class _VocabularyLoss(torch.autograd.Function):
         nats = hidden.new_zeros((), dtype=torch.float64)
         rows = max(1, LOSS_CHUNK_ELEMENTS // weight.shape[0])
         for start in range(0, hidden.shape[0], rows):
-            part, wanted = hidden[start : start + rows], targets[start : start + rows, None]
+            wanted = targets[start : start + rows, None]
+            ignored, wanted = wanted < 0, wanted.clamp(min=0)
+            part = hidden[start : start + rows].masked_fill(ignored, 0)
             logits = F.linear(part, weight)
             log_probabilities = F.log_softmax(logits, dim=-1, dtype=torch.float32)
-            nats -= log_probabilities.gather(1, wanted).sum(dtype=torch.float64)
+            nats -= log_probabilities.gather(1, wanted).masked_fill(ignored, 0).sum(dtype=torch.float64)
             if not (wants_hidden or wants_weight):
                 continue
             # d nats / d logits = probabilities − one-hot. Divided by N only at the end: half precision would lose it.
@@ -48,29 +53,34 @@ class _VocabularyLoss(torch.autograd.Function):
             slope.scatter_add_(1, wanted, slope.new_full(wanted.shape, -1.0))
             slope = slope.to(logits.dtype)
             if grad_hidden is not None:
-                grad_hidden[start : start + rows] = slope @ weight.to(slope.dtype)
-            if grad_weight is not None:
+                grad_hidden[start : start + rows] = (slope @ weight.to(slope.dtype)).masked_fill(ignored, 0)
+            if grad_weight is not None:  # to which ignored rows add nothing, being 0 in `part`
                 if slope.dtype == weight.dtype:
                     grad_weight.addmm_(slope.T, part)
                 else:
                     grad_weight += slope.T @ part.to(slope.dtype)
-        ctx.count = hidden.shape[0]
-        ctx.save_for_backward(grad_hidden, grad_weight)
-        return (nats / ctx.count).float()
+        count = (targets >= 0).sum().clamp(min=1)
+        ctx.save_for_backward(count, grad_hidden, grad_weight)
+        return (nats / count).float()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        scale = grad / ctx.count
-        grad_hidden, grad_weight = (None if g is None else g * scale for g in ctx.saved_tensors)
+        count, *gradients = ctx.saved_tensors
+        scale = grad / count
+        grad_hidden, grad_weight = (None if g is None else g * scale for g in gradients)
         return grad_hidden, grad_weight, None
 
 
 def blocked_attention_pays(q: Tensor, dropout: float) -> bool:
-    """Where `causal_attention` is the faster one: training in float32 on a CPU, with dropout or many queries."""
+    """Where `causal_attention` is the faster one: training in float32 on a CPU, with dropout or many queries.
+
+    Keys and values must have the queries' dtype. Autocast would change it midway, where products are written in place.
+    """
     return (
         q.requires_grad
         and q.device.type == "cpu"
         and q.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
         and (q.shape[2] > ATTENTION_BLOCK or dropout > 0)
         and not torch.compiler.is_compiling()
     )

@@ -1,7 +1,7 @@
 """After `import oelm`, transformers' Auto classes know our GPT, without oelm paying for importing transformers.
 
-If the Auto classes are loaded already, ours are registered at once; otherwise a finder waits for them to be imported,
-lets the ordinary machinery load them, and registers then.
+If an Auto class is loaded already, ours is registered at once; otherwise a finder waits for it to be imported, lets the
+ordinary machinery load it, and registers then.
 """
 
 import importlib
@@ -11,34 +11,43 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-AUTO_CLASSES = "transformers.models.auto.modeling_auto"
+REGISTERS = {
+    "transformers.models.auto.configuration_auto": "oelm.models.configuration",
+    "transformers.models.auto.modeling_auto": "oelm.models.huggingface",
+}
+"""Where transformers has its Auto classes, each with the module of ours that registers there when it is imported."""
 
 
 def register_with_transformers() -> None:
-    if AUTO_CLASSES in sys.modules:
-        importlib.import_module("oelm.models.huggingface")
-    elif not any(isinstance(finder, _AfterAutoClasses) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterAutoClasses())
+    waiting = {finder.theirs for finder in sys.meta_path if isinstance(finder, _AfterAutoClasses)}
+    for theirs, ours in REGISTERS.items():
+        if theirs in sys.modules:
+            importlib.import_module(ours)
+        elif theirs not in waiting:
+            sys.meta_path.insert(0, _AfterAutoClasses(theirs, ours))
 
 
 class _AfterAutoClasses(importlib.abc.MetaPathFinder):
+    def __init__(self, theirs: str, ours: str) -> None:
+        self.theirs, self.ours = theirs, ours
+
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != AUTO_CLASSES:
+        if name != self.theirs:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _RegisteringLoader(spec.loader)
+            spec.loader = _RegisteringLoader(spec.loader, self.ours)
         return spec
 
 
 class _RegisteringLoader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self.loader = loader
+    def __init__(self, loader: importlib.abc.Loader, ours: str) -> None:
+        self.loader, self.ours = loader, ours
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
-        importlib.import_module("oelm.models.huggingface")
+        importlib.import_module(self.ours)

@@ -13,7 +13,9 @@ Group = dict[str, Any]
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, rates: Rates | None = None) -> list[Group]:
-    """Matrices decay, vectors do not; frozen parameters are in no group. Groups carry the parameters' names.
+    """Matrices decay; vectors do not, nor does `mix`, which starts as the identity and not near zero.
+
+    Frozen parameters are in no group. Groups carry the parameters' names.
 
     Weights whose learning rate differs from everybody's (`rates`) have groups of their own.
     """
@@ -21,15 +23,16 @@ def parameter_groups(model: nn.Module, weight_decay: float, rates: Rates | None 
     for name, parameter in model.named_parameters():
         if parameter.requires_grad or (rates and name in rates.pausing):
             key = rates.key(name) if rates else (1.0, 0)
-            chosen.setdefault((parameter.ndim < 2, key), []).append((name, parameter))
+            spared = parameter.ndim < 2 or name.endswith(".mix")
+            chosen.setdefault((spared, key), []).append((name, parameter))
     return [
         {
             "params": [p for _, p in members],
             "names": [name for name, _ in members],
-            "weight_decay": 0.0 if vectors else weight_decay,
+            "weight_decay": 0.0 if spared else weight_decay,
             "rate_key": key,
         }
-        for (vectors, key), members in sorted(chosen.items(), key=lambda item: item[0])
+        for (spared, key), members in sorted(chosen.items(), key=lambda item: item[0])
     ]
 
 
