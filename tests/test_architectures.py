@@ -96,6 +96,19 @@ def test_layers_are_numbered_by_block_in_t5():
     assert [s.layer for s in attention_sites(ARCHITECTURES["t5"].model())] == [0, 0, 1, 1] + [0] * 4 + [1] * 4
 
 
+def test_layers_are_counted_in_each_stack_of_an_encoder_decoder():
+    config = hf.T5Config(vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=4, num_decoder_layers=2, num_heads=4)
+
+    def frozen(layers: str) -> set[str]:
+        report = freeze(hf.T5ForConditionalGeneration(config), f"oelm_freeze+layers={layers}")
+        return {".".join(site.path.split(".")[:3]) for site in report.sites if site.frozen}
+
+    assert frozen("last1") == {"encoder.block.3", "decoder.block.1"}
+    assert frozen("not-last2") == {"encoder.block.0", "encoder.block.1"}
+    with pytest.raises(oelm.OelmError, match=r"layer 3 does not exist; decoder.block has layers 0 to 1"):
+        frozen("3")
+
+
 def logit_std(query: torch.Tensor, key: torch.Tensor, heads: int, scaling: float) -> float:
     x = F.layer_norm(torch.randn(512, query.shape[1], generator=torch.Generator().manual_seed(0)), query.shape[1:])
     q, k = ((x @ w.detach().T).unflatten(1, (heads, -1)).transpose(0, 1) for w in (query, key))
@@ -181,7 +194,35 @@ def test_peft_adapts_a_frozen_model_and_leaves_the_frozen_weights_alone():
         adapted(**inputs(name)).logits.square().mean().backward()
         optimizer.step()
         assert not torch.allclose(logits(adapted, name), before)
+        audit(adapted, report)
         audit(adapted.unload(), report)
+
+
+def test_peft_on_every_matrix_of_a_frozen_gpt2_as_the_documentation_says():
+    peft = pytest.importorskip("peft", reason="peft is not installed (dev extra)")
+    text = (Path(__file__).parent.parent / "docs" / "methods.md").read_text()
+    config = eval(text.split("```python\npeft.")[1].split("  #")[0], {"LoraConfig": peft.LoraConfig})
+    model = ARCHITECTURES["gpt2"].model()
+    report = freeze(model, "oelm_freeze")
+    adapted = peft.get_peft_model(model, config)
+    trained = {path for path, parameter in adapted.named_parameters() if parameter.requires_grad}
+    assert {path.split(".lora_")[0].rpartition(".")[2] for path in trained} == {"query", "key", "value", "c_proj"}
+    audit(adapted, report)
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_attn.key.base_layer.weight[0, 0] += 1e-3
+    with pytest.raises(oelm.FrozenChanged, match=r"h.1.attn.c_attn.key.weight changed"):
+        audit(adapted, report)
+
+
+@pytest.mark.parametrize(("name", "targets"), [("bert", ["query"]), ("gpt2", ["c_attn"])])
+def test_a_query_with_an_adapter_is_refused_and_one_beside_adapters_is_not(name, targets):
+    peft = pytest.importorskip("peft", reason="peft is not installed (dev extra)")
+    adapted = peft.get_peft_model(ARCHITECTURES[name].model(), peft.LoraConfig(target_modules=targets))
+    with pytest.raises(oelm.OelmError, match=r"freeze (first and add|before adding) adapters"):
+        freeze(adapted, "oelm_freeze")
+    beside = peft.get_peft_model(ARCHITECTURES["bert"].model(), peft.LoraConfig(target_modules=["value"]))
+    audit(beside, freeze(beside, "oelm_freeze"))
+    assert all(".value.lora_" in path for path, p in beside.named_parameters() if p.requires_grad)
 
 
 def test_accelerate_prepares_and_trains_a_frozen_model():

@@ -3,8 +3,11 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers as hf
+from torch import nn
 
 import oelm
+from architectures import ARCHITECTURES
 from oelm.freezing import audit, freeze, hold, tensor_hash
 from oelm.methods import METHODS, method
 from oelm.models.gpt import SIZES
@@ -89,6 +92,91 @@ def test_a_pretrained_model_keeps_the_row_space_of_its_heads():
         torch.testing.assert_close(given @ new.T @ new, given, atol=1e-5, rtol=1e-4)
 
 
+def test_a_pretrained_model_inside_the_users_own_counts_as_pretrained(tmp_path):
+    ARCHITECTURES["bert"].model().save_pretrained(tmp_path)
+    mine = nn.Sequential(hf.AutoModel.from_pretrained(tmp_path), nn.Linear(32, 2))
+    assert {site.init for site in freeze(mine, "oelm_freeze").sites} == {"head_qr"}
+    random = hf.AutoModel.from_config(hf.AutoConfig.from_pretrained(tmp_path))  # carries the name, too
+    assert {site.init for site in freeze(random, "oelm_freeze", pretrained=False).sites} == {"head_orthogonal"}
+
+
+@pytest.mark.parametrize(
+    ("name", "zero"),
+    [("fresh_orthogonal", True), ("oelm_global", True), ("oelm_random", True), ("oelm_random_matched", True),
+     ("oelm_freeze", False), ("head_polar_scaled", False), ("pretrained_frozen", False), ("oelm_ffn", False)],
+)  # fmt: skip
+def test_new_rows_begin_without_the_bias_of_the_old_ones(name, zero):
+    model = ARCHITECTURES["bert"].model()
+    biases = [parameter for path, parameter in model.named_parameters() if path.endswith("bias")]
+    for bias in biases:
+        nn.init.ones_(bias)
+    report = freeze(model, name, pretrained=True)
+    attention = [model.get_submodule(site.path).bias for site in report.sites if site.role != "ffn"]
+    assert {bias.unique().item() for bias in attention} == {0.0 if zero else 1.0}
+    assert all(bias.unique().item() == 1.0 for bias in biases if not any(bias is b for b in attention))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_quantised_weights_are_refused(dtype):
+    model = small_gpt()
+    query = model.blocks[1].attention.query
+    query.weight = nn.Parameter(query.weight.detach().to(dtype), requires_grad=False)
+    before = tensor_hash(model.blocks[0].attention.query.weight)
+    with pytest.raises(oelm.OelmError, match=r"blocks.1.attention.query has weights of torch.*load .* unquantised"):
+        freeze(model, "oelm_freeze")
+    assert tensor_hash(model.blocks[0].attention.query.weight) == before
+
+
+def test_half_precision_is_frozen_as_it_is():
+    model = small_gpt().bfloat16()
+    assert freeze(model, "oelm_freeze").worst_orthonormality_error < 0.02
+    assert model.blocks[0].attention.query.weight.dtype == torch.bfloat16
+
+
+def test_offloaded_weights_are_refused():
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed (dev extra)")
+    partly = small_gpt()
+    partly.blocks[1].to("meta")
+    wholly = accelerate.cpu_offload(ARCHITECTURES["bert"].model(), execution_device="cpu")
+    for model in (partly, wholly):
+        with pytest.raises(oelm.OelmError, match=r"\d+ of \d+ parameters are offloaded, e\.g\. .*; load the model"):
+            freeze(model, "oelm_freeze")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "method", "message"),
+    [
+        ("Llama", {"num_key_value_heads": 2}, "identity_qk", r"layers.0.self_attn.k_proj: .* 16 rows and width 32"),
+        ("Llama", {"num_key_value_heads": 2}, "oelm_freeze+rank=20", r"k_proj: rank 20 is no saving in a 16 × 32"),
+        ("Llama", {"head_dim": 64}, "oelm_freeze", "q_proj: a head has 64 rows of width 32"),
+        ("Llama", {"head_dim": 64}, "head_polar", "q_proj: a head has 64 rows of width 32"),
+        ("Llama", {"head_dim": 16}, "oelm_global", "q_proj: the whole projection has 64 rows of width 32"),
+        ("Qwen3", {"head_dim": 8}, "oelm_freeze+scale", "q_proj: a norm comes after it and would undo a learned scale"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_does_not_fit_somewhere_is_refused_before_anything_changes(name, settings, method, message, device):
+    shape = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = getattr(hf, f"{name}Config")(**shape, num_attention_heads=4, **settings)
+    with torch.device(device):
+        model = getattr(hf, f"{name}Model")(config)
+    before = {path: (type(module), getattr(module, "weight", None)) for path, module in model.named_modules()}
+    hashes = {} if device == "meta" else {path: tensor_hash(p) for path, p in model.named_parameters()}
+    with pytest.raises(oelm.OelmError, match=message):
+        freeze(model, method)
+    assert before.keys() == {path for path, _ in model.named_modules()}
+    assert all(type(m) is before[path][0] for path, m in model.named_modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert hashes == ({} if device == "meta" else {path: tensor_hash(p) for path, p in model.named_parameters()})
+
+
+def test_freezing_draws_nothing_from_the_global_generator():
+    model = small_gpt()
+    state = torch.get_rng_state()
+    freeze(model, "oelm_qk_ffn+rank=2+mix")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_the_report_round_trips_through_json_and_prints_as_a_table():
     report = freeze(small_gpt(), "q_only", seed=7)
     assert oelm.FreezeReport.from_json(report.to_json()) == report
@@ -114,6 +202,17 @@ def test_what_was_frozen_before_stays_frozen_and_is_counted():
     report = freeze(model, "q_only")
     assert not any(p.requires_grad for p in model.parameters())
     assert report.trainable_parameters == 0
+    assert all(site.frozen for site in report.sites)
+    audit(model, report)
+
+
+def test_a_second_report_says_what_is_frozen_whoever_froze_it():
+    model = small_gpt()
+    freeze(model, "q_only")
+    lines = str(freeze(model, "baseline")).splitlines()
+    assert ["frozen" in line for line in lines[1:-1]] == [True, False, True, False]
+    with pytest.raises(oelm.OelmError, match="thaws, but freezes nothing that trained before"):
+        freeze(model, "q_only+thaw=top-down:0.5")
 
 
 def test_a_wrapped_model_draws_the_same_frozen_weights(tmp_path):

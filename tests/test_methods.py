@@ -56,6 +56,18 @@ def test_a_method_can_be_given_as_a_mapping():
         ({"name": "x", "key": {"init": 5}}, "init of key of method 'x' is 5; it must be a name"),
         ({"name": "x", "aliases": 5}, "aliases of method 'x' is 5; it must be a list"),
         ({"name": "x", "query": "frozen"}, "query of method 'x' is 'frozen'; give a mapping"),
+        ({"name": "x", "query": None}, "query of method 'x' is None; it must be a mapping"),
+        ({"name": "x", 1: 2}, "field of method 'x' 1 is unknown; known: name"),
+        ({1: 2}, "a method needs a name; given: 1"),
+        ({"name": "x", "thaw": {"at": ["1e-1"]}}, "at of thaw of method 'x' is '1e-1'; it must be a number"),
+        ({"name": "x", "thaw": {"at": [0.5, None]}}, "at of thaw of method 'x' is None; it must be a number"),
+        ({"name": "x", "aliases": [3]}, "aliases of method 'x' is 3; it must be a name"),
+        ("oelm_freeze+thaw=top-down:nan", r"thaw times are \[nan\]; give at least one, from 0 on"),
+        ("oelm_freeze+thaw=top-down:inf", r"thaw times are \[inf\]"),
+        ("oelm_freeze+thaw=top-down:0.5+refreeze=nan", "refreeze is nan; it is a time"),
+        ("baseline+lr=nan", "lr is nan; it is a factor of the learning rate"),
+        ("baseline+lr=inf", "lr is inf"),
+        ("baseline+layer_lr=nan", "layer_lr of method 'baseline' is nan; it must be a number above 0"),
     ],
 )
 def test_a_wrong_method_is_refused_by_name(spec, message):

@@ -12,7 +12,7 @@ from oelm.errors import OelmError
 from oelm.freezing import audit, freeze, site_tensors
 from oelm.methods import Method, method
 from oelm.models.gpt import GPT
-from oelm.schedules import Rates, Schedule, advance, picture
+from oelm.schedules import Rates, Schedule, advance, picture, trained_shares
 from oelm.strategies import layer_numbers
 from oelm.training.config import TrainingSection
 from oelm.training.optimizer import build_optimizer
@@ -73,6 +73,40 @@ def test_a_ratio_that_cannot_be_met_names_what_can():
         freeze(small_gpt(), "oelm_freeze+ratio=0.99")
 
 
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [("oelm_freeze+layers=not-last4", "changes nothing in layers 'not-last4' of this model"),
+     ("oelm_freeze+layers=first0", "changes nothing in layers 'first0'"),
+     ("baseline+layers=first1", "changes nothing in layers 'first1'"),
+     ("oelm_freeze+ratio=0.001", r"ratio 0.001 .* freezes nothing: its first matrix alone is 0\.\d+ of"),
+     ("baseline+ratio=0.1", r"trains queries and keys, but a ratio freezes them .*oelm_freeze\+ratio=0.1"),
+     ({"name": "mine", "ratio": 0.5}, "'mine' trains queries and keys, but a ratio"),
+     ("identity_qk+thaw=top-down:0.5", "thaws, but freezes nothing"),
+     ("oelm_freeze+lr=0.1", "sets lr of weights that never train; leave lr out"),
+     ("identity_qk+lr=0.1", "sets lr of weights that never train"),
+     ({"name": "mine", "query": {"projection": "identity", "every": 4}}, "sets every of weights that never train")],
+)  # fmt: skip
+def test_methods_that_would_silently_do_nothing_are_refused(method, message):
+    with pytest.raises(OelmError, match=message):
+        freeze(small_gpt(), method)
+
+
+@pytest.mark.parametrize("method", ["q_only+lr=0.1", "baseline+lr=0.3", "oelm_freeze+lr=0.1+thaw=top-down:0.5",
+                                    "baseline+layers=last1+rank=2", "baseline+thaw=top-down:0.5+ffn"])  # fmt: skip
+def test_methods_that_do_something_somewhere_are_not(method):
+    freeze(small_gpt(), method)
+
+
+@pytest.mark.parametrize("method", ["identity_qk+ratio=0.25", "identity_q+ratio=0.25"])
+def test_a_ratio_is_one_of_what_is_left_beside_projections_without_weights(method):
+    model = small_gpt()
+    report = freeze(model, method)
+    matrices = [p.numel() for p in model.parameters() if not p.requires_grad]
+    assert abs(report.frozen_parameters - 0.25 * report.total_parameters) <= max(matrices) / 2
+    queries = [site for site in report.sites if site.role == "query"]
+    assert {site.projection for site in queries} == {"identity"}
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_ffn_matrices_freeze_in_every_architecture(name):
     model = ARCHITECTURES[name].model()
@@ -97,6 +131,8 @@ def test_layers_thaw_in_order_at_given_steps_or_fractions(thaw, steps):
     ("method", "message"),
     [("oelm_freeze+thaw=top-down:101", "thaws a layer at step 101, after the last step 100"),
      ("oelm_freeze+thaw=top-down:1.0", "after the last step 100"),
+     ("oelm_freeze+thaw=top-down:0.9:10", r"thaws at steps 91, .*10 of 100, which do not rise"),
+     ("oelm_freeze+thaw=top-down:0.5:0.9:10:20", "at steps 51, 91, 10, 20 of 100"),
      ("oelm_freeze+thaw=top-down:0.1:0.2:0.3", "gives 3 thaw times for 4 frozen layers"),
      ("oelm_freeze+thaw=top-down:0.5+refreeze=0.4", "it freezes again at step 41"),
      ("oelm_freeze+thaw=sideways:0.5", "thaw order 'sideways' is unknown"),
@@ -142,6 +178,56 @@ def test_pausing_weights_have_no_gradient_and_stay_in_the_optimizer():
     assert "blocks.0.attention.query.weight" in [name for group in groups for name in group["names"]]
 
 
+def test_pausing_never_wakes_what_a_user_froze():
+    model = small_gpt()
+    model.blocks[0].requires_grad_(False)
+    report = freeze(model, "baseline+every=4")
+    advance(model, report, Schedule.of(report, 10), 1)
+    assert not model.blocks[0].attention.query.weight.requires_grad
+    assert model.blocks[1].attention.query.weight.requires_grad
+    names = [n for n in Rates.of(model, report, Schedule.of(report, 10)).pausing if n.startswith("blocks.0.")]
+    assert names == []
+
+
+@pytest.mark.parametrize(
+    ("name", "below", "top"),
+    [("gpt2", ["transformer.wte.weight", "transformer.wpe.weight"], "transformer.ln_f.weight"),
+     ("t5", ["shared.weight"], "decoder.final_layer_norm.weight"),
+     ("bert", ["bert.embeddings.word_embeddings.weight", "bert.embeddings.LayerNorm.weight"], "classifier.weight"),
+     ("vit", ["vit.embeddings.cls_token", "vit.embeddings.position_embeddings"], "classifier.weight")],
+)  # fmt: skip
+def test_embeddings_of_every_kind_are_below_all_layers(name, below, top):
+    model = ARCHITECTURES[name].model()
+    report = freeze(model, "baseline+layer_lr=0.5")
+    factors = Rates.of(model, report, Schedule.of(report, 100)).factors
+    assert {factors[path] for path in below} == {0.25} and factors.get(top, 1.0) == 1.0
+
+
+def test_positions_of_our_classifier_are_slowed_with_its_embeddings_and_each_stack_has_its_own_depth():
+    from oelm.models.huggingface import GPTForSequenceClassification, HFGPTConfig
+
+    config = HFGPTConfig(vocab_size=50, d_model=32, num_layers=2, num_heads=4, d_ff=64, max_seq_len=16)
+    t5 = hf.T5Config(vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_decoder_layers=1, num_heads=4)
+    wanted = {"gpt.position.weight": 0.25, "gpt.embedding.weight": 0.25, "shared.weight": 0.125}
+    wanted |= {f"encoder.block.{n}.layer.1.DenseReluDense.wo.weight": 0.5 ** (2 - n) for n in range(3)}
+    wanted |= {"decoder.block.0.layer.0.SelfAttention.q.weight": 1.0}
+    found = {}
+    for model in (GPTForSequenceClassification(config), hf.T5ForConditionalGeneration(t5)):
+        report = freeze(model, "baseline+layer_lr=0.5")
+        found |= Rates.of(model, report, Schedule.of(report, 100)).factors
+    assert {name: found[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("method", ["oelm_freeze+thaw=top-down:0.2:0.5+refreeze=0.8", "baseline+every=3",
+                                    "oelm_freeze+thaw=bottom-up:7"])  # fmt: skip
+def test_the_share_of_trained_steps_is_what_counting_gives(method):
+    report = freeze(small_gpt(), method)
+    schedule = Schedule.of(report, 100)
+    for site in report.sites:
+        counted = sum(schedule.trains(site, step) for step in range(1, 101)) / 100
+        assert trained_shares(report, 100)[site.path] == pytest.approx(counted)
+
+
 def test_learning_rates_of_layers_roles_and_thawed_weights():
     model = small_gpt()
     report = freeze(model, "baseline+lr=0.5+layer_lr=0.9")
@@ -165,6 +251,14 @@ def test_the_picture_shows_what_trains_when():
     rows = dict(picture(report, columns=4))
     assert rows["layer 0 key"] == "·███" and rows["layer 1 key"] == "···█"
     assert dict(picture(freeze(small_gpt(2), "baseline+every=2"), columns=4))["layer 0 key"] == "▒▒▒▒"
+
+
+def test_the_picture_of_thaw_times_in_steps_depends_on_the_length_of_the_run():
+    report = freeze(small_gpt(2), "oelm_freeze+thaw=bottom-up:5000:9000")
+    assert dict(picture(report, columns=4))["layer 0 key"] == "·███"
+    assert dict(picture(report, max_steps=10_000, columns=4))["layer 0 key"] == "··██"
+    with pytest.raises(OelmError, match="after the last step 1000"):
+        picture(report, max_steps=1000)
 
 
 def test_compiled_models_follow_a_flip_with_one_more_graph():

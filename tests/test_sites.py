@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -26,11 +28,23 @@ def test_a_class_of_the_same_name_that_is_built_differently_is_refused_not_crash
         attention_sites(nn.Sequential(other()))
 
 
+@pytest.mark.parametrize(
+    ("layout", "missing"),
+    [(Layout("to_q", "to_k", "num_heads"), "num_heads"), (Layout("to_query", "to_k", "heads"), "to_query"),
+     (Layout("to_q", "to_k", "config.heads"), "config.heads"),
+     (Layout("to_q", "to_k", "heads", "config.kv"), "config.kv")],
+)  # fmt: skip
+def test_a_layout_that_names_what_is_not_there_is_told_so(monkeypatch, layout, missing):
+    monkeypatch.setattr("oelm.sites.LAYOUTS", {**LAYOUTS, "PairwiseAttention": layout})
+    with pytest.raises(oelm.OelmError, match=f": its PairwiseAttention at '0' has no '{missing}'; known"):
+        attention_sites(nn.ModuleList([PairwiseAttention()]))
+
+
 class PairwiseAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.to_q, self.to_k, self.heads = nn.Linear(16, 16), nn.Linear(16, 8), 4
-        self.kv_heads = 2
+        self.kv_heads, self.config = 2, SimpleNamespace(layers=1)
 
 
 def test_a_user_can_register_an_attention_class(monkeypatch):

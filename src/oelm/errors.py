@@ -13,13 +13,13 @@ class OelmError(Exception):
     exit_code = 2
 
 
-def unknown(kind: str, value: str, known: Iterable[str]) -> OelmError:
+def unknown(kind: str, value: object, known: Iterable[str]) -> OelmError:
     """The error for a name that is in no table, with the nearest names first.
 
     >>> str(unknown("method", "oelm_frieze", ["baseline", "oelm_freeze"]))
     "method 'oelm_frieze' is unknown; did you mean 'oelm_freeze'? known: baseline, oelm_freeze"
     """
     names = list(known)
-    near = difflib.get_close_matches(value, names, n=2)
+    near = difflib.get_close_matches(str(value), names, n=2)
     hint = f" did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     return OelmError(f"{kind} {value!r} is unknown;{hint} known: {', '.join(names)}")

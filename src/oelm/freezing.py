@@ -19,10 +19,13 @@ from torch import Tensor, nn
 
 from oelm.errors import OelmError, unknown
 from oelm.methods import Method, method
-from oelm.orthogonal import INITIALISATIONS, KEEPS_SCALE, orthonormality_error
+from oelm.orthogonal import DRAWN_AFRESH, INITIALISATIONS, KEEPS_SCALE, orthonormality_error, require_fit
 from oelm.projections import FixedProjection, Projection, dense, note, stand_in
 from oelm.sites import Site, attention_sites, ffn_sites
 from oelm.strategies import Part, layer_numbers
+
+TREATABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+"""Types of weights that can be initialised and judged as they are; quantised ones cannot."""
 
 
 class FrozenChanged(Exception):
@@ -134,17 +137,21 @@ class FreezeReport:
 def freeze(
     model: nn.Module, method_spec: str | Mapping[str, Any] | Method, *, seed: int = 0, pretrained: bool | None = None
 ) -> FreezeReport:
-    """Initialise and freeze `model` in place as the method says; return what was done.
+    """Initialise and freeze `model` in place as the method says; return what was done. A refusal changes no weight.
 
     `pretrained` says whether the model's weights are worth keeping; some methods then derive the frozen weights from
-    them. By default it is asked of the model: transformers notes where weights were loaded from.
+    them. By default a name decides: transformers notes in a model, or in one within it, where it was loaded from. A
+    random model built from a loaded configuration carries that name, too; `pretrained=False` overrides it.
     """
     chosen = method(method_spec)
+    _require_weights(model)
     sites = _sites(model, chosen)
     if pretrained is None:
-        pretrained = bool(getattr(model, "name_or_path", ""))
+        pretrained = any(getattr(module, "name_or_path", "") for module in model.modules())
     parts = _parts(model, sites, chosen)
     inits = [_initialisation(chosen, site.role, part, pretrained) for site, part in zip(sites, parts, strict=True)]
+    for site, part, init in zip(sites, parts, inits, strict=True):
+        _require_fit(model, site, part, init)
     reports = tuple(
         _treat(model, site, part, init, _generator(seed, place, site), thaws=chosen.thaw is not None)
         for place, (site, part, init) in enumerate(zip(sites, parts, inits, strict=True))
@@ -166,12 +173,15 @@ def hold(model: nn.Module, report: FreezeReport) -> None:
 
 
 def audit(model: nn.Module, report: FreezeReport) -> None:
-    """Raise FrozenChanged unless every frozen tensor is bit for bit what `freeze` left, with no gradient."""
-    parameters = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    """Raise FrozenChanged unless every frozen tensor is bit for bit what `freeze` left, with no gradient.
+
+    Adapters that peft put around the model since then do not matter.
+    """
+    parameters = {_bare(name): t for name, t in [*model.named_buffers(), *model.named_parameters()]}
     problems = []
     for site in report.sites:
         for name, expected in site.hashes.items():
-            parameter = parameters.get(name)
+            parameter = parameters.get(_bare(name))
             if parameter is None:
                 problems.append(f"{name} is gone")
             elif parameter.requires_grad:
@@ -194,6 +204,23 @@ def tensor_hash(tensor: Tensor) -> str:
     return digest.hexdigest()
 
 
+def _bare(name: str) -> str:
+    """A tensor's name without what peft puts before and into it."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+
+
+def _require_weights(model: nn.Module) -> None:
+    """A model on the meta device is counted, a real one is treated; with one that lies elsewhere in part, neither."""
+    parameters = dict(model.named_parameters())
+    away = [name for name, parameter in parameters.items() if parameter.is_meta]
+    hooked = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate fetches weights as needed
+    if away and (hooked or len(away) < len(parameters)):
+        raise OelmError(
+            f"{len(away)} of {len(parameters)} parameters are offloaded, e.g. {away[0]}; "
+            "load the model into memory as a whole (without offloading) to freeze it"
+        )
+
+
 def _sites(model: nn.Module, chosen: Method) -> list[Site]:
     """Every place the method may touch; what cannot be treated is refused before anything is changed."""
     sites = attention_sites(model)
@@ -214,29 +241,71 @@ def _sites(model: nn.Module, chosen: Method) -> list[Site]:
 
 
 def _parts(model: nn.Module, sites: list[Site], chosen: Method) -> list[Part]:
-    """What happens at every site: the method's part for its role, in the layers it applies to."""
-    layers = set(layer_numbers(chosen.layers, 1 + max(site.layer for site in sites)))
-    parts = [chosen.part(site.role) if site.layer in layers else Part() for site in sites]
-    if chosen.ratio is None:
-        return parts
-    kept = _within_ratio(model, sites, parts, chosen)
-    return [part if site in kept else Part() for site, part in zip(sites, parts, strict=True)]
+    """What happens at every site: the method's part for its role, in the layers it applies to, stack by stack."""
+    depths = {site.stack: 1 + max(s.layer for s in sites if s.stack == site.stack) for site in sites}
+    layers = {
+        stack: layer_numbers(chosen.layers, depth, stack if len(depths) > 1 else "the model")
+        for stack, depth in depths.items()
+    }
+    parts = [chosen.part(site.role) if site.layer in layers[site.stack] else Part() for site in sites]
+    if chosen.ratio is not None:
+        kept = _within_ratio(model, sites, parts, chosen)
+        parts = [
+            part if site in kept or not part.freezes_weights else Part()
+            for site, part in zip(sites, parts, strict=True)
+        ]
+    can_thaw = [part for site, part in zip(sites, parts, strict=True) if _trains(site.module(model))]
+    _require_effect(chosen, parts, can_thaw)
+    return parts
+
+
+def _require_effect(chosen: Method, parts: list[Part], can_thaw: list[Part]) -> None:
+    """What a method says must happen somewhere: a wish that would silently come to nothing is refused."""
+    if chosen.layers != "all" and all(part == Part() for part in parts):
+        raise OelmError(
+            f"method {chosen.name!r} changes nothing in layers {chosen.layers!r} of this model; "
+            "choose other layers, or a method that does something in them"
+        )
+    if chosen.thaw and not any(part.freezes_weights for part in can_thaw):
+        raise OelmError(
+            f"method {chosen.name!r} thaws, but freezes nothing that trained before; leave thaw out or freeze weights"
+        )
+    for field in ("lr", "every"):
+        given = [part for part in parts if getattr(part, field) != getattr(Part(), field)]
+        if given and not any(part.projection == "dense" and (chosen.thaw or not part.frozen) for part in given):
+            raise OelmError(
+                f"method {chosen.name!r} sets {field} of weights that never train; leave {field} out, or let them thaw"
+            )
 
 
 def _within_ratio(model: nn.Module, sites: list[Site], parts: list[Part], chosen: Method) -> list[Site]:
-    """The first frozen sites, queries and keys before FFN, whose weights come nearest to the wanted share."""
-    total = sum(p.numel() for p in model.parameters())
+    """The first frozen sites, queries and keys before FFN, whose weights come nearest to the wanted share.
+
+    Projections without weights are no part of the whole: their matrices will be gone.
+    """
+    if not (chosen.query.frozen or chosen.key.frozen):
+        raise OelmError(
+            f"method {chosen.name!r} trains queries and keys, but a ratio freezes them before anything else; "
+            f"vary a method that freezes them, e.g. oelm_freeze+ratio={chosen.ratio:g}"
+        )
+    sizes = [sum(t.numel() for _, t in site_tensors(model, site)) for site in sites]
+    gone = sum(size for size, part in zip(sizes, parts, strict=True) if part.projection != "dense")
+    total = sum(p.numel() for p in model.parameters()) - gone
     target, frozen, size = (chosen.ratio or 0) * total, 0, 0
     kept: list[Site] = []
-    for site, part in zip(sites, parts, strict=True):
-        size = sum(t.numel() for _, t in site_tensors(model, site))
-        if not part.frozen:
+    for site, part, size in zip(sites, parts, sizes, strict=True):
+        if not part.freezes_weights:
             continue
         if abs(frozen + size - target) > abs(frozen - target):
-            return kept
+            break
         frozen += size
         kept.append(site)
-    if kept and target - frozen > size:
+    if not kept:
+        raise OelmError(
+            f"ratio {chosen.ratio:g} of method {chosen.name!r} freezes nothing: its first matrix alone is "
+            f"{size / total:.3f} of the model's parameters; ask for at least that"
+        )
+    if target - frozen > size:
         raise OelmError(
             f"ratio {chosen.ratio:g} of method {chosen.name!r} cannot be met: all its queries, keys and FFN matrices "
             f"are {frozen / total:.3f} of the model's parameters; ask for at most that"
@@ -251,6 +320,20 @@ def _initialisation(chosen: Method, role: str, part: Part, pretrained: bool) -> 
     return name
 
 
+def _require_fit(model: nn.Module, site: Site, part: Part, init: str) -> None:
+    """Refuse what cannot stand at a site, by its shape and by building it without memory."""
+    rows, width = site.module(model).weight.shape  # type: ignore[misc]
+    try:
+        require_fit(init, rows, width, site.num_heads)
+        empty = nn.Linear(width, rows, device="meta")
+        stand_in(empty, part.projection, site.num_heads, part.pieces, generator=torch.Generator())
+    except OelmError as error:
+        raise OelmError(f"{site.path}: {error}") from None
+    attention = model.get_submodule(site.path.rpartition(".")[0])
+    if part.pieces.scale and hasattr(attention, f"{site.role[0]}_norm"):
+        raise OelmError(f"{site.path}: a norm comes after it and would undo a learned scale; use gain or mix")
+
+
 def _treat(
     model: nn.Module, site: Site, part: Part, init: str, generator: torch.Generator, *, thaws: bool
 ) -> SiteReport:
@@ -258,17 +341,22 @@ def _treat(
     standing = site.module(model)
     weight: Tensor = standing.weight  # type: ignore[assignment]
     rows, width = weight.shape
+    trained = _trains(standing)
+    frozen = part.frozen or not trained  # never the other way round: what a user froze before stays frozen
     unit = 1.0 if init in KEEPS_SCALE and part.projection == "dense" else site.unit
     if part.projection == "dense" and not weight.is_meta:
         with torch.no_grad():
             weight.copy_(unit * INITIALISATIONS[init](weight, site.num_heads, generator))
+            bias = getattr(standing, "bias", None)
+            if init in DRAWN_AFRESH and site.role != "ffn" and bias is not None:
+                bias.zero_()  # it was learned for other rows
     extra = 0
     if part.projection != "dense" or part.pieces.names:
         module = stand_in(standing, part.projection, site.num_heads, part.pieces, unit, generator)
         model.set_submodule(site.path, module)
         extra = sum(p.numel() for p in module.learned.values()) if isinstance(module, Projection) else 0
     hashes = {}
-    if part.frozen:  # never the other way round: what a user froze before stays frozen
+    if frozen:
         for name, tensor in site_tensors(model, site):
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(False)
@@ -280,15 +368,15 @@ def _treat(
         site.num_heads,
         (rows, width),
         init if part.projection == "dense" else part.projection,
-        part.frozen,
+        frozen,
         None if weight.is_meta else _error(site.module(model), site, unit),
         hashes,
         site.kind,
         part.projection,
         tuple(part.pieces.names),
         extra,
-        thaws=thaws and part.frozen and part.projection == "dense",
-        every=part.every,
+        thaws=thaws and trained and part.freezes_weights,
+        every=part.every if trained else 1,
         lr=part.lr,
     )
 
@@ -318,7 +406,15 @@ def _generator(seed: int, place: int, site: Site) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
+def _trains(module: nn.Module) -> bool:
+    return module.weight.requires_grad  # type: ignore[return-value]
+
+
 def _require_matrix(module: nn.Module, site: Site) -> None:
+    if hasattr(module, "base_layer"):
+        raise OelmError(f"{site.path} carries an adapter (peft); freeze first and add adapters afterwards")
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
         raise OelmError(f"{site.path} is a {type(module).__name__} without a weight matrix; oelm cannot freeze it")
+    if weight.dtype not in TREATABLE:
+        raise OelmError(f"{site.path} has weights of {weight.dtype}; load the model unquantised, in 16 bits or more")

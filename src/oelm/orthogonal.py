@@ -104,14 +104,29 @@ def _normal(rows: int, width: int, std: float, generator: Generator | None) -> T
 def _as_heads(weight: Tensor, num_heads: int) -> Tensor:
     """(rows, width) → (num_heads, head_dim, width) in float64 on the CPU."""
     rows, width = weight.shape
-    if num_heads < 1 or rows % num_heads:
-        raise OelmError(f"{rows} rows cannot be split into {num_heads} heads; use a divisor of {rows}")
+    _require_heads(rows, num_heads)
     return weight.detach().to("cpu", torch.float64).reshape(num_heads, rows // num_heads, width)
 
 
 def _as_weight(heads: Tensor) -> Tensor:
     """(num_heads, head_dim, width) → (rows, width) in float32."""
     return heads.reshape(-1, heads.shape[-1]).float().contiguous()
+
+
+def require_fit(initialisation: str, rows: int, width: int, num_heads: int) -> None:
+    """Refuse, by shape alone, a projection that an initialisation cannot fill."""
+    _require_heads(rows, num_heads)
+    for names, together, what in (
+        (ORTHONORMAL_IN_HEADS, rows // num_heads, "a head"),
+        (ORTHONORMAL_ACROSS_HEADS, rows, "the whole projection"),
+    ):
+        if initialisation in names:
+            _require_room(together, width, what)
+
+
+def _require_heads(rows: int, num_heads: int) -> None:
+    if num_heads < 1 or rows % num_heads:
+        raise OelmError(f"{rows} rows cannot be split into {num_heads} heads; use a divisor of {rows}")
 
 
 def _require_room(rows: int, width: int, what: str) -> None:
@@ -161,3 +176,12 @@ INITIALISATIONS: dict[str, Initialisation] = {
 
 KEEPS_SCALE = frozenset({"keep", "head_qr_scaled", "head_polar_scaled"})
 """Initialisations that leave a head at the scale it had; all others have a scale of their own."""
+
+DRAWN_AFRESH = frozenset(
+    {"head_orthogonal", "global_orthogonal", "matched_normal", "published_normal", "semi_orthogonal"}
+)
+"""Initialisations that take nothing but the shape from the weight that stands there."""
+
+ORTHONORMAL_IN_HEADS = frozenset({"head_orthogonal", "head_qr", "head_qr_scaled", "head_polar", "head_polar_scaled"})
+ORTHONORMAL_ACROSS_HEADS = frozenset({"global_orthogonal"})
+"""Initialisations that make the rows of a head, or of all heads at once, orthonormal: there must be room for them."""

@@ -4,15 +4,17 @@
 step's state to another's and keeps the freeze report true: what has thawed is no longer promised, what froze again is.
 """
 
-import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import nn
 
 from oelm.errors import OelmError
 from oelm.freezing import FreezeReport, SiteReport, site_tensors, tensor_hash
+from oelm.sites import place
 from oelm.strategies import Method
+
+USUAL_STEPS = 100_000
+"""Of a run whose length is not known, as in `oelm train`."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,13 @@ class Schedule:
             end = self.refreeze_step
             return self.thaw_steps[site.layer] <= step and (end is None or step < end)
         return not site.frozen and (step - 1) % site.every == 0
+
+    def share(self, site: SiteReport, max_steps: int) -> float:
+        """The share of all steps at which the site trains."""
+        if not site.thaws:
+            return -(-max_steps // site.every) / max_steps if self.trains(site, 1) else 0.0
+        end = max_steps + 1 if self.refreeze_step is None else self.refreeze_step
+        return (end - self.thaw_steps[site.layer]) / max_steps
 
 
 def advance(model: nn.Module, report: FreezeReport, schedule: Schedule, step: int) -> FreezeReport:
@@ -81,8 +90,7 @@ class Rates:
     def of(cls, model: nn.Module, report: FreezeReport, schedule: Schedule) -> "Rates":
         method, factors, thawed, pausing = report.method, {}, {}, set()
         if method.layer_lr != 1.0:
-            names = [name for name, _ in model.named_parameters()]
-            factors = _layer_factors(names, method.layer_lr)
+            factors = _layer_factors(model, method.layer_lr)
         for site in report.sites:
             for name, _ in site_tensors(model, site):
                 factor = site.lr * factors.get(name, 1.0)
@@ -106,17 +114,13 @@ class Rates:
         return factor
 
 
-def trained_shares(report: FreezeReport, max_steps: int = 1000) -> dict[str, float]:
+def trained_shares(report: FreezeReport, max_steps: int = USUAL_STEPS) -> dict[str, float]:
     """The share of all steps at which a site's own weights get a gradient, by its path."""
     schedule = Schedule.of(report, max_steps)
-    return {
-        site.path: sum(schedule.trains(site, step) for step in range(1, max_steps + 1)) / max_steps
-        for site in report.sites
-        if site.thaws or site.every > 1
-    }
+    return {site.path: schedule.share(site, max_steps) for site in report.sites if site.thaws or site.every > 1}
 
 
-def picture(report: FreezeReport, max_steps: int = 1000, columns: int = 40) -> list[tuple[str, str]]:
+def picture(report: FreezeReport, max_steps: int = USUAL_STEPS, columns: int = 40) -> list[tuple[str, str]]:
     """What trains when, one line per layer and role: ("layer 0 query", "····████"), for people."""
     schedule = Schedule.of(report, max_steps)
     steps = [1 + round(column * (max_steps - 1) / (columns - 1)) for column in range(columns)]
@@ -151,6 +155,11 @@ def _thaw_steps(method: Method, layers: list[int], max_steps: int) -> tuple[dict
             f"method {method.name!r} gives {len(times)} thaw times for {count} frozen layers; give one, two or {count}"
         )
     steps = [t if len(thaw.at) == 2 else _step(t, max_steps) for t in times]
+    if steps != sorted(steps):
+        raise OelmError(
+            f"method {method.name!r} thaws at steps {', '.join(f'{step:g}' for step in steps)} of {max_steps}, "
+            "which do not rise; give fractions or steps, not both"
+        )
     refreeze = None if thaw.refreeze is None else _step(thaw.refreeze, max_steps)
     end = max_steps + 1 if refreeze is None else refreeze
     for step in steps:
@@ -168,17 +177,20 @@ def _step(time: float, max_steps: int) -> int:
     return 1 + round(time * max_steps) if time <= 1 else int(time)
 
 
-def _layer_factors(names: list[str], decay: float) -> dict[str, float]:
-    """The decay once for every layer above; what comes before the layers is below them all, the rest is on top."""
-    numbers = {name: _layer_of(name) for name in names}
-    count = 1 + max((n for n in numbers.values() if n is not None), default=0)
+def _layer_factors(model: nn.Module, decay: float) -> dict[str, float]:
+    """The decay once for every layer above in the same stack; embeddings are below all layers, the rest is on top.
+
+    What a model calls embeddings counts as such (BERT's hold a norm, ViT's a convolution), and every table of vectors.
+    """
+    parameters = dict(model.named_parameters())
+    places = {name: place(name) for name in parameters}
+    depths: dict[str, int] = {}
+    for stack, layer in places.values():
+        if layer is not None:
+            depths[stack] = max(depths.get(stack, 0), layer + 1)
+    tables = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
+    embeddings = [name for name, p in parameters.items() if "embed" in name or id(p) in tables]
     return {
-        name: decay ** (count - 1 - n) if n is not None else decay**count
-        for name, n in numbers.items()
-        if n is not None or "embed" in name or name.startswith("position")
+        **dict.fromkeys(embeddings, decay ** max(depths.values(), default=1)),
+        **{name: decay ** (depths[stack] - 1 - n) for name, (stack, n) in places.items() if n is not None},
     }
-
-
-def _layer_of(name: str) -> int | None:
-    number: Any = re.search(r"(?<=\.)\d+(?=\.)", f".{name}.")
-    return int(number[0]) if number else None

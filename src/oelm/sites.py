@@ -40,12 +40,17 @@ class Layout:
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules that hold several projections in one matrix, with the parts to split them into."""
 
-    def fits(self, module: nn.Module) -> bool:
-        """Another project may have an attention class of the same name that is built differently."""
-        names = [self.query, self.key, self.num_heads, *filter(None, [self.num_key_heads])]
-        if not all(hasattr(module, name.partition(".")[0]) for name in names):
-            return False
-        return all(type(getattr(module, name)).__name__ in ("Conv1D", "SplitProjection") for name in self.fused)
+    def misfit(self, module: nn.Module) -> str | None:
+        """What is wrong with the module: another project's class of the same name may be built differently."""
+        for name in filter(None, (self.query, self.key, self.num_heads, self.num_key_heads)):
+            first = name.partition(".")[0]
+            if not _has(module, first if first in self.fused else name):
+                return f"has no {name!r}"
+        for name in self.fused:
+            held = type(getattr(module, name)).__name__
+            if held not in ("Conv1D", "SplitProjection"):
+                return f"holds a {held} as {name!r} where a Conv1D belongs (freeze before adding adapters)"
+        return None
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,11 @@ class Site:
     kind: str = "self"
     unit: float = 1.0
     """The row norm that gives logits of the usual scale; 1 but for queries of attention that divides no logits."""
+
+    @property
+    def stack(self) -> str:
+        """The numbered layers it belongs to; an encoder–decoder has two such stacks."""
+        return place(self.path)[0]
 
     def module(self, model: nn.Module) -> nn.Module:
         return model.get_submodule(self.path)
@@ -130,7 +140,7 @@ def attention_sites(model: nn.Module) -> list[Site]:
     sites = [site for path, module in list(model.named_modules()) for site in _sites_of(path, module)]
     if not sites:
         raise OelmError(
-            f"{type(model).__name__} has no attention that oelm knows; known: {', '.join(LAYOUTS)}. "
+            f"{type(model).__name__} has no attention that oelm knows{_misfits(model)}; known: {', '.join(LAYOUTS)}. "
             "Another class is added with oelm.register_sites(class_name, Layout(...)): see docs/models.md"
         )
     return sites
@@ -143,18 +153,27 @@ def ffn_sites(model: nn.Module) -> list[Site]:
         for path, module in model.named_modules()
         for cls in type(module).__mro__
         for name in FFN_LAYOUTS.get(cls.__name__, ())
-        if hasattr(module, name) and re.search(_NUMBER, f".{path}.")
+        if hasattr(module, name) and place(path)[1] is not None
     ]
 
 
+def place(path: str) -> tuple[str, int | None]:
+    """The stack of numbered layers that a path leads into, and the layer's number there.
+
+    >>> place("encoder.block.3.layer.0.SelfAttention.q"), place("norm.weight")
+    (('encoder.block', 3), ('', None))
+    """
+    found = re.search(_NUMBER, f".{path}.")
+    return (path[: max(0, found.start() - 2)], int(found[0])) if found else ("", None)
+
+
 def _layer(path: str) -> int:
-    number = re.search(_NUMBER, f".{path}.")
-    return int(number[0]) if number else 0
+    return place(path)[1] or 0
 
 
 def _sites_of(path: str, module: nn.Module) -> list[Site]:
     layout = _layout(path, module)
-    if layout is None or not layout.fits(module):
+    if layout is None or layout.misfit(module):
         return []
     for name, parts in layout.fused.items():
         if not isinstance(getattr(module, name), SplitProjection):
@@ -178,6 +197,22 @@ def _layout(path: str, module: nn.Module) -> Layout | None:
             if name in LAYOUTS:
                 return LAYOUTS[name]
     return None
+
+
+def _misfits(model: nn.Module) -> str:
+    """Why the first module whose class is known could not be used; nothing if there is none."""
+    for path, module in model.named_modules():
+        if layout := _layout(path, module):
+            return f": its {type(module).__name__} at {path!r} {layout.misfit(module)}"
+    return ""
+
+
+def _has(module: nn.Module, dotted: str) -> bool:
+    try:
+        attrgetter(dotted)(module)
+    except AttributeError:
+        return False
+    return True
 
 
 def _rows(module: nn.Module, projection: str) -> int:

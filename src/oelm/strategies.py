@@ -3,6 +3,7 @@
 `oelm.methods` has the table of named methods, `oelm.modifiers` the short way to write variations of them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from types import UnionType
@@ -59,12 +60,17 @@ class Part:
     def __post_init__(self) -> None:
         if self.every < 1:
             raise OelmError(f"every is {self.every}; it must be at least 1")
-        if self.lr < 0:
-            raise OelmError(f"lr is {self.lr}; it is a factor of the learning rate, so at least 0")
+        if not 0 <= self.lr < math.inf:
+            raise OelmError(f"lr is {self.lr}; it is a factor of the learning rate, so a number of at least 0")
         if self.frozen and self.every > 1:
             raise OelmError(
                 f"every is {self.every}, but this part is frozen; it never trains, so leave one of them out"
             )
+
+    @property
+    def freezes_weights(self) -> bool:
+        """A projection without weights has nothing to freeze."""
+        return self.frozen and self.projection == "dense"
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,10 @@ class Thaw:
     def __post_init__(self) -> None:
         if self.order not in THAW_ORDERS:
             raise unknown("thaw order", self.order, THAW_ORDERS)
-        if not self.at or any(t < 0 for t in self.at) or list(self.at) != sorted(self.at):
-            raise OelmError(f"thaw times are {list(self.at)}; give at least one, none below 0, in rising order")
+        if not self.at or not all(map(_is_time, self.at)) or list(self.at) != sorted(self.at):
+            raise OelmError(f"thaw times are {list(self.at)}; give at least one, from 0 on, in rising order")
+        if self.refreeze is not None and not _is_time(self.refreeze):
+            raise OelmError(f"refreeze is {self.refreeze}; it is a time, so a number of at least 0")
         if self.warmup < 0:
             raise OelmError(f"thaw warmup is {self.warmup}; it is a number of steps, so at least 0")
 
@@ -110,10 +118,8 @@ class Method:
     def __post_init__(self) -> None:
         if self.ratio is not None and not 0 < self.ratio <= 1:
             raise OelmError(f"ratio of method {self.name!r} is {self.ratio}; it is a share, above 0 and at most 1")
-        if self.layer_lr <= 0:
-            raise OelmError(f"layer_lr of method {self.name!r} is {self.layer_lr}; it must be above 0")
-        if self.thaw and not any(self.part(role).frozen for role in ROLES):
-            raise OelmError(f"method {self.name!r} thaws, but freezes nothing; leave thaw out or freeze something")
+        if not 0 < self.layer_lr < math.inf:
+            raise OelmError(f"layer_lr of method {self.name!r} is {self.layer_lr}; it must be a number above 0")
         if self.ffn.projection != "dense" or self.ffn.pieces != Pieces():
             raise OelmError(f"ffn of method {self.name!r} can only be initialised and frozen; pieces are for attention")
 
@@ -135,14 +141,14 @@ class Method:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Method":
         if "name" not in values:
-            raise OelmError(f"a method needs a name; given: {', '.join(values) or 'nothing'}")
+            raise OelmError(f"a method needs a name; given: {', '.join(map(str, values)) or 'nothing'}")
         if isinstance(values.get("layers"), list):
             values = {**values, "layers": ":".join(map(str, values["layers"]))}
         return _build(cls, values, f"method {values['name']!r}")
 
 
-def layer_numbers(spec: str, count: int) -> list[int]:
-    """The layers that `Method.layers` means in a model of `count` layers.
+def layer_numbers(spec: str, count: int, where: str = "the model") -> list[int]:
+    """The layers that `Method.layers` means in a model, or in a stack of one, of `count` layers.
 
     >>> layer_numbers("last2", 6), layer_numbers("not-first2", 6), layer_numbers("0:3", 6)
     ([4, 5], [2, 3, 4, 5], [0, 3])
@@ -156,7 +162,7 @@ def layer_numbers(spec: str, count: int) -> list[int]:
         number = chosen.removeprefix(word)
         if chosen.startswith(word) and number.isdigit():
             if int(number) > count:
-                raise OelmError(f"layers {text!r} wants {number} layers, but the model has {count}")
+                raise OelmError(f"layers {text!r} wants {number} layers, but {where} has {count}")
             picked = cut(int(number))
             return [i for i in everything if (i in picked) == (chosen == text)]
     numbers = text.split(":")
@@ -164,8 +170,12 @@ def layer_numbers(spec: str, count: int) -> list[int]:
         raise OelmError(f"layers {text!r} is not understood; use all, even, odd, first2, last2, not-first2 or 0:2:3")
     for n in numbers:
         if int(n) >= count:
-            raise OelmError(f"layer {n} does not exist; the model has layers 0 to {count - 1}")
+            raise OelmError(f"layer {n} does not exist; {where} has layers 0 to {count - 1}")
     return sorted({int(n) for n in numbers})
+
+
+def _is_time(value: float) -> bool:
+    return 0 <= value < math.inf
 
 
 _NESTED = {"query": Part, "key": Part, "ffn": Part, "pieces": Pieces, "thaw": Thaw}
@@ -196,10 +206,10 @@ def _checked(value: Any, hint: Any, what: str) -> Any:
     kind = next(k for k in kinds if k is not type(None))
     kind = getattr(kind, "__origin__", kind)
     if kind is tuple and isinstance(value, list | tuple):
-        return tuple(value)
+        return tuple(_checked(one, get_args(hint)[0], what) for one in value)
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return value
     if kind not in (tuple, float) and type(value) is kind:
         return value
     optional = " or nothing" if type(None) in kinds else ""
-    raise OelmError(f"{what} is {value!r}; it must be {_WORDS.get(kind, 'something else')}{optional}")
+    raise OelmError(f"{what} is {value!r}; it must be {_WORDS.get(kind, 'a mapping')}{optional}")

@@ -75,6 +75,43 @@ def test_the_command_says_what_to_use_why_and_what_is_not_known(results, tmp_pat
     assert "Nothing is known" in empty.output
 
 
+def test_a_method_that_does_not_fit_the_model_is_said_so_and_never_advised(tmp_path):
+    custom = {"name": "mine", "query": {"init": "head_orthogonal", "frozen": True}, "thaw": {"at": [400], "warmup": 0}}
+    for seed, noise in enumerate((0.0, 0.1, -0.1)):
+        make_run(tmp_path, "baseline", seed, perplexity=10.0 + noise)
+        make_run(tmp_path, "oelm_freeze+layers=20:21", seed, perplexity=10.0 + noise)
+        make_run(tmp_path, custom, seed, perplexity=10.1 + noise)
+    wide = CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(tmp_path)])
+    assert wide.exit_code == 0, wide.output
+    assert wide.output.startswith("mine: at most 5 % worse")
+    assert "oelm_freeze+layers=20:21: met; does not fit this model" in wide.output
+    facts = json.loads(
+        CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(tmp_path), "--json"]).stdout
+    )
+    assert facts["method"] == "mine" and "layer 20 does not exist" in facts["misfits"]["oelm_freeze+layers=20:21"]
+    assert facts["methods"]["mine"]["thaw"]["at"] == [0.4]  # of 1,000 steps
+    assert facts["costs"]["mine"]["step_flops_vs_baseline"] < 1
+
+
+def test_names_of_methods_are_never_cut(tmp_path):
+    name = "oelm_freeze+scale+gain+mix+rank=8+thaw=top-down:0.25:0.75+warmup=10+refreeze=0.9"
+    for seed, noise in enumerate((0.0, 0.1)):
+        make_run(tmp_path, "baseline", seed, perplexity=10.0 + noise)
+        make_run(tmp_path, name, seed, perplexity=10.1 + noise)
+    assert name in CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(tmp_path)]).output
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [("tiny", "decoder"), ("gpt2", "decoder"), ("bert-base", "encoder"), ("vit-base", "encoder"),
+     ("t5-small", "encoder-decoder")],
+)  # fmt: skip
+def test_the_kind_of_a_model_comes_from_its_configuration(model, kind):
+    from oelm.cli.recommend import _kind
+
+    assert _kind(model) == kind
+
+
 def test_an_unknown_model_is_refused():
     with pytest.raises(OelmError, match="tinny"):
         from oelm.cli.recommend import recommend

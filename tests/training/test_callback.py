@@ -25,8 +25,9 @@ def trainer(model, folder, callback, **settings) -> hf.Trainer:
     arguments |= {"report_to": [], "use_cpu": True, "disable_tqdm": True, "save_strategy": "no", **settings}
     init = {"model_init": model} if callable(model) and not isinstance(model, torch.nn.Module) else {"model": model}
     return hf.Trainer(
-        **init, args=hf.TrainingArguments(str(folder), **arguments), train_dataset=ROWS, callbacks=[callback]
-    )
+        **init, args=hf.TrainingArguments(str(folder), **arguments), train_dataset=ROWS, eval_dataset=ROWS[:4],
+        callbacks=[callback],
+    )  # fmt: skip
 
 
 def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch, capsys):
@@ -108,6 +109,76 @@ def test_late_callbacks_new_models_and_foreign_optimizers_are_refused(tmp_path):
     )
     with pytest.raises(oelm.OelmError, match="optimizer given to the Trainer holds frozen weights"):
         own.train()
+
+
+THAWS = "oelm_freeze+thaw=top-down:3+warmup=0+refreeze=6"
+SAVES = {"save_strategy": "steps", "save_steps": 4, "lr_scheduler_type": "constant"}
+
+
+@pytest.mark.parametrize(("name", "step"), [(THAWS, 4), (THAWS, 8), ("pretrained_frozen", 4)])
+def test_a_run_resumed_anywhere_is_held_to_what_its_checkpoint_promised(tmp_path, name, step):
+    whole = trainer(ARCHITECTURES["bert"].model(), tmp_path / "a", oelm.FreezeCallback(name), **SAVES)
+    whole.train()
+    callback = oelm.FreezeCallback(name)
+    resumed = trainer(ARCHITECTURES["bert"].model(seed=7), tmp_path / "b", callback, **SAVES)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "a" / f"checkpoint-{step}"))
+    assert resumed.state.global_step == 12
+    assert all(site.frozen for site in callback.report.sites)
+    for (path, ours), theirs in zip(resumed.model.named_parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs), path
+
+
+def test_a_checkpoint_of_another_method_is_refused(tmp_path):
+    trainer(ARCHITECTURES["bert"].model(), tmp_path, oelm.FreezeCallback("oelm_freeze"), **SAVES).train()
+    other = trainer(ARCHITECTURES["bert"].model(), tmp_path, oelm.FreezeCallback("fresh_orthogonal"), **SAVES)
+    with pytest.raises(oelm.OelmError, match="method 'oelm_freeze', but FreezeCallback has 'fresh_orthogonal'"):
+        other.train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize(("best", "frozen"), [(4, False), (8, True)])
+def test_the_best_model_comes_back_with_the_promises_of_its_time(tmp_path, best, frozen):
+    scores = iter([float(step == best) for step in (4, 8, 12)])
+    callback = oelm.FreezeCallback(THAWS)
+    work = trainer(
+        ARCHITECTURES["bert"].model(), tmp_path, callback, **SAVES, eval_strategy="steps", eval_steps=4,
+        load_best_model_at_end=True, metric_for_best_model="score", greater_is_better=True,
+    )  # fmt: skip
+    work.compute_metrics = lambda _: {"score": next(scores)}
+    work.train()
+    assert work.state.best_model_checkpoint.endswith(f"checkpoint-{best}")
+    assert {site.frozen for site in callback.report.sites} == {frozen}
+    assert {p.requires_grad for n, p in work.model.named_parameters() if ".query." in n} == {not frozen}
+    oelm.audit(work.model, callback.report)
+
+
+def test_training_twice_applies_a_learning_rate_factor_once_each_time(tmp_path):
+    model = ARCHITECTURES["bert"].model()
+    work = trainer(
+        model, tmp_path, oelm.FreezeCallback("baseline+lr=0.1"), max_steps=1, lr_scheduler_type="constant",
+        weight_decay=0.0, learning_rate=1e-3,
+    )  # fmt: skip
+    attention = model.bert.encoder.layer[0].attention.self
+    for _ in range(3):
+        query, value = attention.query.weight.detach().clone(), attention.value.weight.detach().clone()
+        work.train()
+        ratio = (attention.query.weight - query).abs().mean() / (attention.value.weight - value).abs().mean()
+        assert 0.05 < ratio.item() < 0.2
+
+
+@pytest.mark.parametrize(("name", "method"), [("bert", "baseline+rank=2"), ("gpt2", "oelm_freeze"), ("bert", THAWS)])
+def test_an_optimizer_that_lacks_what_should_train_is_refused(tmp_path, name, method):
+    model = ARCHITECTURES[name].model()
+    later = (".query.", ".key.") if method == THAWS else ()
+    held = [p for path, p in model.named_parameters() if not any(word in path for word in later)]
+    work = hf.Trainer(
+        model,
+        hf.TrainingArguments(str(tmp_path), max_steps=8, report_to=[], use_cpu=True, disable_tqdm=True),
+        train_dataset=ROWS,
+        callbacks=[oelm.FreezeCallback(method)],
+        optimizers=(torch.optim.AdamW(held), None),
+    )
+    with pytest.raises(oelm.OelmError, match=r"does not hold .* which would never train; let the Trainer make"):
+        work.train()
 
 
 def test_an_unknown_method_is_refused_at_once():

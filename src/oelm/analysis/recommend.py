@@ -6,15 +6,13 @@ study is named with its model.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from oelm.analysis.arms import Arm, Study
+from oelm.analysis.arms import Arm, Run, Study
 from oelm.analysis.results import Loaded
 from oelm.analysis.statistics import MET, MISSED, UNDECIDED, goal_verdict
 from oelm.analysis.tables import gap_of
-
-KINDS = ("decoder", "encoder")
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,15 @@ class Advice:
     verdicts: dict[str, str]
     """met, missed or undecided, by method, in the order of preference."""
     evidence: list[Evidence]
+    methods: dict[str, dict[str, Any]]
+    """What each method is made of, as its runs recorded it."""
+    misfits: dict[str, str] = field(default_factory=dict)
+    """Why a method cannot be used in the asked model, for those that cannot."""
 
     @property
     def method(self) -> str | None:
-        """The best method that is surely within the budget; None if there is none."""
-        return next((name for name, verdict in self.verdicts.items() if verdict == MET), None)
+        """The best method that fits the model and is surely within the budget; None if there is none."""
+        return next((n for n, verdict in self.verdicts.items() if verdict == MET and n not in self.misfits), None)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "method": self.method}
@@ -60,17 +62,27 @@ def kind_of(study: Study) -> str:
 
 def advise(loaded: Loaded, kind: str, budget: float) -> Advice:
     """Judge every freezing method that was measured on models of this kind."""
-    evidence = [
-        found
-        for study in loaded.studies
-        if kind_of(study) == kind
-        for arm in study.arms
-        if (found := _evidence(loaded, study, arm, budget)) is not None
-    ]
+    evidence: list[Evidence] = []
+    methods: dict[str, dict[str, Any]] = {}
+    for study in loaded.studies:
+        for arm in study.arms if kind_of(study) == kind else ():
+            if found := _evidence(loaded, study, arm, budget):
+                evidence.append(found)
+                methods.setdefault(arm.method, _in_fractions(arm.runs[0]))
     verdicts = {name: _together(e.verdict for e in evidence if e.method == name) for name in _names(evidence)}
     order = (MET, UNDECIDED, MISSED)
     ranked = sorted(verdicts, key=lambda name: (order.index(verdicts[name]), _mean_gap(evidence, name)))
-    return Advice(kind, budget, {name: verdicts[name] for name in ranked}, evidence)
+    return Advice(kind, budget, {name: verdicts[name] for name in ranked}, evidence, methods)
+
+
+def _in_fractions(run: Run) -> dict[str, Any]:
+    """The run's method with thaw times as fractions of the run, so that they mean the same in a longer one."""
+    thaw, steps = run.method.get("thaw"), run.max_steps
+    if not thaw or not steps:
+        return run.method
+    at = [time if time <= 1 else time / steps for time in thaw["at"]]
+    again = thaw["refreeze"]
+    return {**run.method, "thaw": {**thaw, "at": at, "refreeze": again if not again or again <= 1 else again / steps}}
 
 
 def _evidence(loaded: Loaded, study: Study, arm: Arm, budget: float) -> Evidence | None:

@@ -1,6 +1,7 @@
 """`oelm recommend`: which method to use for a model, from measured runs, with the evidence and its limits."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,15 +20,21 @@ def recommend(
     """Say which method to use for a model, from measured runs only, with the evidence and its limits."""
     from oelm.analysis.recommend import advise
     from oelm.analysis.results import load_runs
+    from oelm.errors import OelmError
     from oelm.inspection import inspect_model
-    from oelm.models.gpt import SIZES
 
     baseline = inspect_model(model, "baseline")  # refuses an unknown model before anything is read
-    advice = advise(load_runs(results), "decoder" if model in SIZES else "encoder", budget)
+    advice = advise(load_runs(results), _kind(model), budget)
     costs: dict[str, Any] = {}
+    misfits: dict[str, str] = {}
     for name in advice.verdicts:
-        facts = inspect_model(model, name)
-        costs[name] = {key: facts[key] for key in ("step_flops_vs_baseline", "trainable_parameters")}
+        spec: Any = advice.methods[name]
+        try:
+            facts = inspect_model(model, spec)
+            costs[name] = {key: facts[key] for key in ("step_flops_vs_baseline", "trainable_parameters")}
+        except OelmError as error:
+            misfits[name] = str(error)
+    advice = replace(advice, misfits=misfits)
     if as_json:
         facts = {"model": model, "total_parameters": baseline["total_parameters"], **advice.to_dict(), "costs": costs}
         typer.echo(json.dumps(facts, indent=2))
@@ -35,37 +42,53 @@ def recommend(
         _print(model, results, advice, costs)
 
 
+def _kind(model: str) -> str:
+    """What the model's configuration says it is: a family that predicts masked words is one of encoders."""
+    from oelm.models.gpt import SIZES
+    from oelm.models.known import named_config
+
+    if model in SIZES:
+        return "decoder"
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    config, _ = named_config(model)
+    if config.is_encoder_decoder:
+        return "encoder-decoder"
+    decodes = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
+    return "decoder" if getattr(config, "is_decoder", False) or getattr(config, "causal", decodes) else "encoder"
+
+
 def _print(model: str, results: Path, advice: "Advice", costs: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console, kind = Console(highlight=False), f"{'an' if advice.kind.startswith('e') else 'a'} {advice.kind}"
     if not advice.evidence:
-        console.print(f"Nothing is known: {results} has no finished runs of a {advice.kind} with a freezing method")
+        console.print(f"Nothing is known: {results} has no finished runs of {kind} with a freezing method")
         console.print("and a baseline beside it. Measure first, e.g. with 'oelm run controls --scale mini'.")
         return
     if advice.method:
         saved = 100 * (1 - costs[advice.method]["step_flops_vs_baseline"])
         console.print(
-            f"[bold]{advice.method}[/]: at most {advice.budget:g} % worse than its baseline in every study of a "
-            f"{advice.kind} here; {saved:.1f} % fewer matmul FLOPs per step in {model}."
+            f"[bold]{advice.method}[/]: at most {advice.budget:g} % worse than its baseline in every study of "
+            f"{kind} here; {saved:.1f} % fewer matmul FLOPs per step in {model}."
         )
     else:
         console.print(
-            f"[bold]baseline[/]: no freezing method is surely within {advice.budget:g} % in the studies of a "
-            f"{advice.kind} here. Train queries and keys, or accept a larger budget."
+            f"[bold]baseline[/]: no freezing method is surely within {advice.budget:g} % in the studies of "
+            f"{kind} here. Train queries and keys, or accept a larger budget."
         )
-    table = Table("method", "verdict", "study", "seeds", "gap", "worse by (95 %)", "against", "FLOPs", box=None)
     for name, verdict in advice.verdicts.items():
-        for number, e in enumerate(e for e in advice.evidence if e.method == name):
+        cost = f"FLOPs × {costs[name]['step_flops_vs_baseline']:.3f}" if name in costs else "does not fit this model"
+        console.print(f"\n[bold]{name}[/]: {verdict}; {cost}", soft_wrap=True)
+        table = Table("study", "seeds", "gap", "worse by (95 %)", "against", box=None, padding=(0, 0, 0, 2))
+        table.columns[-1].overflow = "fold"  # names are not to be cut
+        for e in (e for e in advice.evidence if e.method == name):
             interval = "one seed" if e.worse_low is None else f"{e.worse_low:+.1f} … {e.worse_high:+.1f} %"
-            cost = f"{costs[name]['step_flops_vs_baseline']:.3f}" if number == 0 else ""
-            first = (name, verdict) if number == 0 else ("", "")
-            where = f"{e.dataset} ({e.model})"
-            table.add_row(*first, where, str(e.seeds), f"{e.gap:+.2f} {e.unit}", interval, e.baseline, cost)
-    console.print(table)
+            table.add_row(f"{e.dataset} ({e.model})", str(e.seeds), f"{e.gap:+.2f} {e.unit}", interval, e.baseline)
+        console.print(table)
     measured = sorted({e.model for e in advice.evidence})
     console.print(
-        f"Limits: measured with {'; '.join(measured)}, asked for {model}. What holds there may not hold here;"
+        f"\nLimits: measured with {'; '.join(measured)}, asked for {model}. What holds there may not hold here;"
     )
     console.print("FLOPs (of a training step, as a multiple of the baseline's) are counted for your model, not timed.")

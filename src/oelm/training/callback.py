@@ -4,7 +4,9 @@
     trainer.train()
 
 The model is frozen when the Trainer is made, so before it makes an optimizer. At every save and at the end each frozen
-tensor is checked to the bit; `freeze.json` and `timing_stats.json` are written to the Trainer's output folder.
+tensor is checked to the bit; `freeze.json` and `timing_stats.json` are written to the Trainer's output folder. What is
+promised at a checkpoint stands in its `trainer_state.json`, so that a run resumed from there, or a best model loaded at
+the end, is held to it.
 """
 
 from collections.abc import Mapping
@@ -14,7 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback
+from torch.utils.hooks import RemovableHandle
+from transformers import TrainerCallback, TrainerState
 
 from oelm.errors import OelmError
 from oelm.files import write_json
@@ -22,6 +25,10 @@ from oelm.freezing import FreezeReport, audit, freeze, site_tensors
 from oelm.methods import Method, method
 from oelm.schedules import Rates, Schedule, advance
 from oelm.training.timing import PUBLISHED_WARMUP, StepTimer
+
+STATE_FILE = "trainer_state.json"
+STATE_KEY = "oelm_freeze_report"
+"""Under which the Trainer's own state carries the report into every checkpoint."""
 
 
 class FreezeCallback(TrainerCallback):
@@ -41,13 +48,18 @@ class FreezeCallback(TrainerCallback):
         self._step = ExitStack()
         self._schedule: Schedule | None = None
         self._rates: Rates | None = None
+        self._hooks: list[RemovableHandle] = []
+        self._made: set[str] = set()
+        """Names of parameters that were not there before freezing: pieces, and the parts of GPT-2's fused matrix."""
         self._current = 0
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         seed = args.seed if self.seed is None else self.seed
         self._model = model
+        before = {id(parameter) for parameter in model.parameters()}
         self.report = freeze(model, self.method, seed=seed, pretrained=self.pretrained)
-        for tensor in self._thawing(model):
+        self._made = {name for name, parameter in model.named_parameters() if id(parameter) not in before}
+        for _, tensor in self._thawing():
             tensor.requires_grad_(True)  # so that the optimizer, made once, holds what will thaw
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
@@ -55,22 +67,20 @@ class FreezeCallback(TrainerCallback):
             raise OelmError("FreezeCallback came after its Trainer was made; pass it in Trainer(callbacks=[...])")
         if _unwrapped(model) is not self._model:
             raise OelmError("this Trainer makes its model anew (model_init); call oelm.freeze inside model_init")
+        self._take_report(state)
         self._schedule = Schedule.of(self.report, state.max_steps)
         self._rates = Rates.of(self._model, self.report, self._schedule)
-        self._follow_schedule(state.global_step + 1)
-        self._audit(model)
         optimizer = kwargs.get("optimizer")
-        trained = {id(p) for group in getattr(optimizer, "param_groups", ()) for p in group["params"]}
-        parameters = dict(_unwrapped(model).named_parameters())
-        promised = [name for site in self.report.sites if not site.thaws for name in site.hashes]
-        if any(id(parameters[name]) in trained for name in promised if name in parameters):
-            raise OelmError("the optimizer given to the Trainer holds frozen weights; freeze before making it")
+        parameters = dict(self._model.named_parameters())
+        self._require_optimizer(optimizer, parameters)
+        self._follow_schedule(state.global_step + 1, state)
+        self._audit(model)
         self._scale_updates(optimizer, parameters)
         self._timer = StepTimer(args.device, min(PUBLISHED_WARMUP, max(0, state.max_steps) // 10))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._current = state.global_step + 1
-        self._follow_schedule(self._current)
+        self._follow_schedule(self._current, state)
         if self._timer is not None:
             self._step.enter_context(self._timer.step())
 
@@ -81,6 +91,12 @@ class FreezeCallback(TrainerCallback):
         self._audit(model)
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self._remove_hooks()
+        best_state = Path(state.best_model_checkpoint or "") / STATE_FILE
+        if args.load_best_model_at_end and best_state.is_file():
+            best = TrainerState.load_from_json(str(best_state))
+            self._take_report(best)
+            self._follow_schedule(best.global_step, best)
         self._audit(model)
         assert self.report is not None and self._timer is not None
         statistics = {k: v for k, v in self._timer.statistics().items() if not k.endswith("_share")}  # no phases here
@@ -95,15 +111,45 @@ class FreezeCallback(TrainerCallback):
             write_json(folder / "freeze.json", self.report.to_dict())
             write_json(folder / "timing_stats.json", self.timing)
 
-    def _thawing(self, model: nn.Module) -> list[nn.Parameter]:
-        assert self.report is not None
-        sites = [site for site in self.report.sites if site.thaws]
-        return [t for site in sites for _, t in site_tensors(model, site) if isinstance(t, nn.Parameter)]
-
-    def _follow_schedule(self, step: int) -> None:
+    def _thawing(self) -> list[tuple[str, nn.Parameter]]:
         assert self.report is not None and self._model is not None
+        sites = [site for site in self.report.sites if site.thaws]
+        return [(n, t) for site in sites for n, t in site_tensors(self._model, site) if isinstance(t, nn.Parameter)]
+
+    def _take_report(self, state: Any) -> None:
+        """What was promised when this state was saved; a new run's state says nothing."""
+        if STATE_KEY not in state.stateful_callbacks:
+            return
+        self.report = FreezeReport.from_dict(state.stateful_callbacks[STATE_KEY])
+        if self.report.method != self.method:
+            raise OelmError(
+                f"the checkpoint was made with method {self.report.method.name!r}, but FreezeCallback has "
+                f"{self.method.name!r}; resume with the same method, or start anew in another output_dir"
+            )
+
+    def _follow_schedule(self, step: int, state: Any) -> None:
+        assert self.report is not None and self._model is not None
+        before = self.report
         if self._schedule is not None and self._schedule.moves:
             self.report = advance(self._model, self.report, self._schedule, step)
+        if self.report is not before or STATE_KEY not in state.stateful_callbacks:
+            state.stateful_callbacks[STATE_KEY] = self.report.to_dict()
+
+    def _require_optimizer(self, optimizer: Any, parameters: dict[str, nn.Parameter]) -> None:
+        """An optimizer of the user's own must hold nothing frozen, and all that freezing made and that will thaw."""
+        assert self.report is not None
+        held = {id(p) for group in getattr(optimizer, "param_groups", ()) for p in group["params"]}
+        if held.isdisjoint(map(id, parameters.values())):
+            return  # sharded: it holds pieces of its own making
+        promised = {name for site in self.report.sites if not site.thaws for name in site.hashes}
+        wanted = {n for n in self._made if parameters[n].requires_grad} | {n for n, _ in self._thawing()}
+        if any(id(p) in held for name, p in parameters.items() if name in promised):
+            raise OelmError("the optimizer given to the Trainer holds frozen weights; freeze before making it")
+        if lost := sorted(name for name in wanted if id(parameters[name]) not in held):
+            raise OelmError(
+                f"the optimizer given to the Trainer does not hold {lost[0]} ({len(lost)} such weights), which would "
+                "never train; let the Trainer make its optimizer (optimizer_cls_and_kwargs=...), after freezing"
+            )
 
     def _scale_updates(self, optimizer: Any, parameters: dict[str, nn.Parameter]) -> None:
         """Learning rates of a method's own, whatever optimizer and scheduler the Trainer has.
@@ -111,6 +157,7 @@ class FreezeCallback(TrainerCallback):
         A step of AdamW is proportional to its learning rate, so a factor on the rate is a factor on the step.
         """
         assert self._rates is not None
+        self._remove_hooks()
         rates, keys = self._rates, {name: self._rates.key(name) for name in parameters}
         scaled = {name: key for name, key in keys.items() if key != (1.0, 0)}
         if not scaled:
@@ -130,8 +177,11 @@ class FreezeCallback(TrainerCallback):
             before.clear()
 
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
-        inner.register_step_pre_hook(remember)
-        inner.register_step_post_hook(shorten)
+        self._hooks = [inner.register_step_pre_hook(remember), inner.register_step_post_hook(shorten)]
+
+    def _remove_hooks(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def _audit(self, model: nn.Module) -> None:
         assert self.report is not None
