@@ -66,3 +66,11 @@ def test_a_folder_is_counted_as_the_shape_it_holds_whatever_it_was_trained_with(
         assert folder["total_parameters"] == size["total_parameters"]
     classifier = inspect_model(str(tmp_path), "baseline", labels=3, sequence_length=8)["flops_per_token"]
     assert classifier["forward"]["head"] == 2 * round(3 * 64 / 8)
+
+
+def test_thaw_times_in_steps_are_drawn_over_the_run_that_is_asked_for():
+    thawing = "oelm_freeze+thaw=top-down:500:1500"
+    early, late = (inspect_model("demo", thawing, max_steps=steps, vocab_size=64) for steps in (2_000, 100_000))
+    assert early["step_flops_vs_baseline"] < late["step_flops_vs_baseline"] < 1
+    with pytest.raises(oelm.OelmError, match="1500, after the last step 1000"):
+        inspect_model("demo", thawing, max_steps=1_000, vocab_size=64)

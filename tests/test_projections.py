@@ -5,7 +5,8 @@ import torch
 
 import oelm
 from oelm.errors import OelmError
-from oelm.freezing import FreezeReport, audit, freeze, hold
+from oelm.freeze_report import FreezeReport
+from oelm.freezing import audit, freeze, hold
 from oelm.inspection import inspect_gpt
 from oelm.models.gpt import GPT
 from oelm.orthogonal import orthonormality_error

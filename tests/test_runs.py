@@ -1,3 +1,4 @@
+import json
 import multiprocessing
 import os
 import signal
@@ -6,7 +7,7 @@ import time
 import pytest
 
 from oelm.errors import OelmError
-from oelm.runs import DEAD, RUNNING, RunFolder, config_differences, find_runs
+from oelm.runs import DEAD, FAILED, RUNNING, RunFolder, config_differences, find_runs
 
 CONFIG = {"method": "baseline", "seed": 0, "training": {"max_lr": 3e-4}, "runtime": {"threads": 1}}
 
@@ -25,10 +26,50 @@ def test_a_new_run_is_queued_and_keeps_its_config(folder):
 
 
 def test_the_same_config_may_come_again_another_is_refused_naming_the_difference(folder):
+    folder.append_metrics({"kind": "train", "step": 1})
     folder.create(CONFIG)
     folder.create({**CONFIG, "runtime": {"threads": 8}})  # how it runs is not what it computes
+    assert folder.config()["runtime"] == {"threads": 8}
+    folder.result_file.write_text("{}")
+    folder.create({**CONFIG, "runtime": {"threads": 4}})
+    assert folder.config()["runtime"] == {"threads": 8}  # how it ran is on record
     with pytest.raises(OelmError, match=r"training.max_lr is 0.0003 there and 0.001 here"):
         folder.create({**CONFIG, "training": {"max_lr": 1e-3}})
+
+
+def test_a_run_that_never_started_takes_another_config(folder):
+    folder.set_status(FAILED, step=0, error="OelmError: num_heads 5 does not divide d_model")
+    folder.create({**CONFIG, "seed": 1})
+    assert folder.config()["seed"] == 1
+    assert folder.status()["state"] == "queued"
+
+
+def test_a_config_that_others_put_there_or_have_in_use_is_not_replaced(folder):
+    context = multiprocessing.get_context("fork")
+    held = context.Event()
+    holder = context.Process(target=_hold, args=(folder.path, held))
+    holder.start()
+    assert held.wait(10)
+    folder.create({**CONFIG, "runtime": {"threads": 8}})
+    with pytest.raises(OelmError, match="holds a run of another config"):
+        folder.create({**CONFIG, "seed": 1})
+    holder.kill()
+    holder.join()
+    folder.status_file.unlink()
+    with pytest.raises(OelmError, match="holds a run of another config"):
+        folder.create({**CONFIG, "seed": 1})
+    assert folder.config() == CONFIG
+
+
+def test_the_same_data_may_lie_elsewhere(folder):
+    here, there = ({**CONFIG, "data": {"path": path, "fingerprint": "abc"}} for path in ("data/x", "/mnt/data/x"))
+    assert config_differences(here, there) == []
+    unknown = {**CONFIG, "data": {"path": "data/y", "fingerprint": None}}
+    assert config_differences(here, unknown) == ["data.path is 'data/x' there and 'data/y' here"]
+    folder.create(here)
+    folder.append_metrics({"kind": "train", "step": 1})
+    folder.create(there)
+    assert folder.config()["data"]["path"] == "/mnt/data/x"  # where it is found from now on
 
 
 def test_a_folder_without_config_is_no_run(tmp_path):
@@ -76,6 +117,15 @@ def test_a_second_process_cannot_train_in_the_folder_and_a_killed_one_shows_as_d
         pass
 
 
+def test_where_locks_cannot_be_asked_the_heartbeat_tells(folder, monkeypatch):
+    with folder.lock():
+        folder.set_status(RUNNING, step=5)
+    monkeypatch.setattr("oelm.runs.is_locked", lambda path: None)
+    assert folder.status()["state"] == RUNNING
+    folder.status_file.write_text(json.dumps({"state": RUNNING, "step": 5, "heartbeat": time.time() - 3600}))
+    assert folder.status()["state"] == DEAD
+
+
 def test_a_damaged_status_is_an_error_that_names_the_file(folder):
     folder.status_file.write_text("{")
     with pytest.raises(OelmError, match=r"status.json cannot be read"):
@@ -86,6 +136,16 @@ def test_runs_are_found_below_a_folder(tmp_path):
     for name in ("b", "a"):
         RunFolder(tmp_path / "suite" / name).create(CONFIG)
     assert [run.name for run in find_runs(tmp_path)] == ["a", "b"]
+
+
+def test_what_a_tracker_leaves_in_a_run_is_no_run(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.create(CONFIG)
+    theirs = run.path / "wandb" / "offline-run-1" / "files" / "config.yaml"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("wandb_version: 1\n")
+    for root in (tmp_path, run.path):
+        assert [found.path for found in find_runs(root)] == [run.path]
 
 
 def test_only_checkpoints_below_the_root_are_left_out(tmp_path):

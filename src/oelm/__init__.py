@@ -14,7 +14,7 @@ from oelm.models.registration import register_with_transformers
 
 if TYPE_CHECKING:
     from oelm.errors import OelmError as OelmError
-    from oelm.freezing import FreezeReport as FreezeReport
+    from oelm.freeze_report import FreezeReport as FreezeReport
     from oelm.freezing import FrozenChanged as FrozenChanged
     from oelm.freezing import audit as audit
     from oelm.freezing import freeze as freeze
@@ -37,7 +37,7 @@ _HOMES = {
     "GPT": "oelm.models.gpt",
     "GPTConfig": "oelm.models.gpt",
     "FreezeCallback": "oelm.training.callback",
-    "FreezeReport": "oelm.freezing",
+    "FreezeReport": "oelm.freeze_report",
     "FrozenChanged": "oelm.freezing",
     "Layout": "oelm.sites",
     "Method": "oelm.strategies",

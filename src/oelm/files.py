@@ -31,6 +31,7 @@ MENDABLE = {
     errno.EIO: "the disk reports an error; check it or choose another",
     errno.ENOTDIR: "a file stands where a folder is needed; choose another folder",
 }
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _PEEK_SECONDS = 0.3
 """Whoever asks `is_locked` holds the lock for an instant; that must not look like an owner."""
 
@@ -139,16 +140,23 @@ def exclusive(path: Path, busy: str) -> Iterator[IO[str]]:
                 if time.monotonic() > deadline:
                     raise OelmError(busy) from None
                 time.sleep(0.02)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                reason = f"{path.parent} lies on a file system without locks ({error.strerror})"
+                raise OelmError(f"{reason}; choose a folder on another one, or have it mounted with locks") from None
         yield file
 
 
-def is_locked(path: Path) -> bool:
-    """Whether some living process holds the lock."""
+def is_locked(path: Path) -> bool | None:
+    """Whether some living process holds the lock; None if that cannot be told."""
     try:
-        with path.open("a") as file:
+        with path.open() as file:  # for reading: whoever may look at a run may ask, and NFS shares no lock otherwise
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
     except BlockingIOError:
         return True
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:
+        return None

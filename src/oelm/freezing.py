@@ -9,15 +9,14 @@
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oelm.errors import OelmError, unknown
+from oelm.freeze_report import FreezeReport, SiteReport
 from oelm.methods import Method, method
 from oelm.orthogonal import DRAWN_AFRESH, INITIALISATIONS, KEEPS_SCALE, orthonormality_error, require_fit
 from oelm.projections import FixedProjection, Projection, dense, note, stand_in
@@ -30,108 +29,6 @@ TREATABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 class FrozenChanged(Exception):
     """A tensor that a run promised not to touch is not what it was."""
-
-
-@dataclass(frozen=True)
-class SiteReport:
-    """One query, key or FFN matrix after freezing. Without weights (meta device) there is no error and no hash.
-
-    Rows that must be shorter than 1 (T5's queries) are judged at the length they must have.
-    """
-
-    path: str
-    role: str
-    layer: int
-    num_heads: int
-    shape: tuple[int, int]
-    init: str
-    frozen: bool
-    orthonormality_error: float | None
-    hashes: Mapping[str, str]
-    """sha256 of every frozen tensor at this site (weight and, where there is one, bias), by parameter name."""
-    kind: str = "self"
-    projection: str = "dense"
-    pieces: tuple[str, ...] = ()
-    pieces_parameters: int = 0
-    thaws: bool = False
-    """Frozen now or at the start, but not for the whole run (`oelm.schedules`)."""
-    every: int = 1
-    lr: float = 1.0
-
-
-@dataclass(frozen=True)
-class FreezeReport:
-    """What `freeze` did: prints as a table, serialises to JSON, and is what `audit` checks against."""
-
-    method: Method
-    seed: int
-    sites: tuple[SiteReport, ...]
-    total_parameters: int
-    frozen_parameters: int
-
-    @property
-    def trainable_parameters(self) -> int:
-        return self.total_parameters - self.frozen_parameters
-
-    @property
-    def frozen_names(self) -> list[str]:
-        return [name for site in self.sites if site.frozen for name in site.hashes]
-
-    @property
-    def worst_orthonormality_error(self) -> float | None:
-        """Over the frozen sites; None when nothing is frozen or there are no weights."""
-        errors = [s.orthonormality_error for s in self.sites if s.frozen and s.orthonormality_error is not None]
-        return max(errors, default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        values = {**asdict(self), "method": self.method.to_dict(), "trainable_parameters": self.trainable_parameters}
-        return json.loads(json.dumps(values))
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "FreezeReport":
-        return cls(
-            method=Method.from_dict(values["method"]),
-            seed=values["seed"],
-            sites=tuple(
-                SiteReport(**{**site, "shape": tuple(site["shape"]), "pieces": tuple(site.get("pieces", ()))})
-                for site in values["sites"]
-            ),
-            total_parameters=values["total_parameters"],
-            frozen_parameters=values["frozen_parameters"],
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> "FreezeReport":
-        return cls.from_dict(json.loads(text))
-
-    def __str__(self) -> str:
-        header = ("layer", "role", "heads", "shape", "init", "pieces", "state", "‖WWᵀ−I‖max")
-        rows = [
-            (
-                str(s.layer),
-                s.role if s.kind in ("self", s.role) else f"{s.kind} {s.role}",
-                str(s.num_heads),
-                "×".join(map(str, s.shape)),
-                s.init,
-                ", ".join(s.pieces),
-                "no weights" if s.projection != "dense" else "frozen" if s.frozen else "trains",
-                "" if s.orthonormality_error is None else f"{s.orthonormality_error:.1e}",
-            )
-            for s in self.sites
-        ]
-        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]
-        ]
-        share = 100 * self.frozen_parameters / self.total_parameters
-        totals = (
-            f"{self.method.name}: {self.total_parameters:,} parameters, {self.frozen_parameters:,} frozen "
-            f"({share:.1f} %), {self.trainable_parameters:,} train"
-        )
-        return "\n".join([*lines, totals])
 
 
 def freeze(

@@ -7,6 +7,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +16,13 @@ from torch import nn
 from oelm.analysis.flops import Flops, Matmul, attention_flops, count
 from oelm.analysis.memory import training_memory
 from oelm.errors import OelmError
-from oelm.freezing import FreezeReport, freeze
+from oelm.freeze_report import FreezeReport
+from oelm.freezing import freeze
 from oelm.methods import method
 from oelm.models.gpt import GPT, SIZES, GPTConfig
 from oelm.projections import CONFIG_KEY, Projection, replaced
 from oelm.runs import checkpoint_bytes
-from oelm.schedules import picture, trained_shares
+from oelm.schedules import USUAL_STEPS, picture, trained_shares
 from oelm.sites import attention_sites
 
 TASK_LENGTH = 128
@@ -39,11 +41,13 @@ def inspect_model(
     sequence_length: int | None = None,
     batch_size: int = BATCH_SIZE,
     gradient_checkpointing: bool = False,
+    max_steps: int = USUAL_STEPS,
     **overrides: Any,
 ) -> dict[str, Any]:
     """Facts about one of our GPT sizes, a published model or a model folder; `labels` gives it a classifier's head.
 
-    Peak memory is predicted for our GPT as a language model only.
+    `max_steps` is how long a run would be, for methods that change on the way. Peak memory is predicted for our GPT as
+    a language model only.
     """
     if name in SIZES and labels is None:
         return inspect_gpt(
@@ -52,6 +56,7 @@ def inspect_model(
             sequence_length=sequence_length,
             batch_size=batch_size,
             gradient_checkpointing=gradient_checkpointing,
+            max_steps=max_steps,
             **overrides,
         )
     from oelm.models.known import named_config
@@ -62,13 +67,14 @@ def inspect_model(
         gpt = GPTConfig.of_size(name, **overrides)
         config: Any = HFGPTConfig(**vars(gpt), num_labels=labels)
         length = sequence_length or min(TASK_LENGTH, gpt.max_seq_len)
-        return _facts(name, vars(gpt), method_name, lambda: GPTForSequenceClassification(config), length)
+        return _facts(name, vars(gpt), method_name, lambda: GPTForSequenceClassification(config), length, max_steps)
     if overrides:
         raise OelmError(f"{', '.join(overrides)} can be changed only in our own sizes ({', '.join(SIZES)})")
     config, model_class = named_config(name, labels)
     vars(config).pop(CONFIG_KEY, None)  # a folder gives the shape; what stands in it is the method's to say
     length = sequence_length or _usual_length(config, labels)
-    return _facts(name, config.to_diff_dict(), method_name, lambda: model_class.from_config(config), length)
+    build = partial(model_class.from_config, config)
+    return _facts(name, config.to_diff_dict(), method_name, build, length, max_steps)
 
 
 def inspect_gpt(
@@ -78,12 +84,13 @@ def inspect_gpt(
     sequence_length: int | None = None,
     batch_size: int = BATCH_SIZE,
     gradient_checkpointing: bool = False,
+    max_steps: int = USUAL_STEPS,
     **overrides: Any,
 ) -> dict[str, Any]:
     """Facts about our GPT of a named size under a method, beside the same model under `baseline`."""
     config = GPTConfig.of_size(size, **overrides)
     length = sequence_length or config.max_seq_len
-    facts = _facts(size, vars(config), method_name, lambda: GPT(config), length)
+    facts = _facts(size, vars(config), method_name, lambda: GPT(config), length, max_steps)
     memory = training_memory(
         config,
         parameters=facts["total_parameters"],
@@ -161,9 +168,16 @@ def _usual_length(config: Any, labels: int | None) -> int:
     return min(TASK_LENGTH, longest) if labels else longest
 
 
-def _facts(name: str, config: dict[str, Any], method_name: str, build: Callable[[], nn.Module], length: int) -> dict:
-    report, flops = _count(build, method_name, length)
-    _, baseline = _count(build, "baseline", length)
+def _facts(
+    name: str,
+    config: dict[str, Any],
+    method_name: str,
+    build: Callable[[], nn.Module],
+    length: int,
+    max_steps: int,
+) -> dict[str, Any]:
+    report, flops = _count(build, method_name, length, max_steps)
+    _, baseline = _count(build, "baseline", length, max_steps)
     return {
         "model": name,
         "config": config,
@@ -177,12 +191,12 @@ def _facts(name: str, config: dict[str, Any], method_name: str, build: Callable[
         "flops_per_token": flops.to_dict(),
         "step_flops_vs_baseline": flops.step / baseline.step,
         "pieces_parameters": sum(site.pieces_parameters for site in report.sites),
-        "training": [{"what": what, "when": line} for what, line in picture(report)],
+        "training": [{"what": what, "when": line} for what, line in picture(report, max_steps)],
     }
 
 
-def _count(build: Callable[[], nn.Module], method_name: str, length: int) -> tuple[FreezeReport, Flops]:
+def _count(build: Callable[[], nn.Module], method_name: str, length: int, max_steps: int) -> tuple[FreezeReport, Flops]:
     with torch.device("meta"):
         model = build()
     report = freeze(model, method_name)
-    return report, model_flops(model, sequence_length=length, shares=trained_shares(report))
+    return report, model_flops(model, sequence_length=length, shares=trained_shares(report, max_steps))

@@ -52,7 +52,7 @@ class FixedProjection(nn.Module):
             raise unknown("fixed projection", kind, FIXED)
         if rows != width:
             raise OelmError(
-                f"a {kind} projection needs as many rows as the stream is wide, but here are {rows} rows and width "
+                f"projection {kind} needs as many rows as the stream is wide, but here are {rows} rows and width "
                 f"{width} (grouped or resized heads); use a dense projection, e.g. oelm_freeze"
             )
         head_dim = rows // num_heads

@@ -9,15 +9,17 @@ timing_stats.json    step times under the published field names, with their brea
 freeze.json          what was frozen, with hashes
 checkpoints/         step-N folders, and the links `best` and `latest`
 training.log         what was said
+output.txt           what a run of a suite printed: why it was refused, or broke down
 result.json          the outcome; there is one if and only if the run finished
 """
 
 import json
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from oelm.files import exclusive, is_locked, sync, write_atomically, write_json
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
 DEAD = "dead"
 """Not a stored state: the status says running, but no process holds the folder."""
+_EXECUTION = ("data", "runtime")
+"""Sections of a config that may change where nothing else does: where the same data lie, and how a run is executed."""
 SILENT_SECONDS = 900
 """A run on another machine, whose lock may not be visible here, counts as dead after so long without a heartbeat."""
 
@@ -46,6 +50,7 @@ class RunFolder:
         self.timing_file = self.path / "timing_stats.json"
         self.freeze_file = self.path / "freeze.json"
         self.log_file = self.path / "training.log"
+        self.output_file = self.path / "output.txt"
         self.result_file = self.path / "result.json"
         self.checkpoints = self.path / "checkpoints"
         self._lock_file = self.path / ".lock"
@@ -64,18 +69,32 @@ class RunFolder:
         return self.path.name
 
     def create(self, config: dict[str, Any]) -> None:
-        """Make the folder for this config, or accept the one that is there if its config is the same."""
-        if self.config_file.is_file():
-            differences = config_differences(self.config(), config)
+        """Make the folder for this config, or accept the one that is there if its config is the same.
+
+        Where the data lie and how it is executed may change until a run is finished, and all of it until it starts,
+        but nothing while another process has it.
+        """
+        there = self.config() if self.config_file.is_file() else None
+        ours = all(owner in (None, _this_process()) for owner in (self.holder(), self.claimant()))
+        if there is not None and (self.started or not ours):
+            differences = config_differences(there, config)
             if differences:
                 raise OelmError(
                     f"{self.path} holds a run of another config ({'; '.join(differences[:4])}); "
                     "choose another --out, or 'oelm resume' to go on with the old one"
                 )
+            if ours and not self.result_file.exists():
+                self._write_config({**there, **{name: config[name] for name in _EXECUTION if name in config}})
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.config_file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        self._write_config(config)
         self.set_status(QUEUED, step=0)
+
+    @property
+    def started(self) -> bool:
+        """Whether anything was computed here. Of a folder without a status, which we did not make, nobody knows."""
+        traces = (self.freeze_file, self.metrics_file, self.checkpoints, self.result_file)
+        return any(path.exists() for path in traces) or not self.status_file.exists()
 
     def lock(self) -> AbstractContextManager[None]:
         """Only one process may train in a folder; while it does, the lock says which."""
@@ -91,15 +110,18 @@ class RunFolder:
     @property
     def locked(self) -> bool:
         """Whether a living process trains here, as far as this machine's file system can tell."""
-        return is_locked(self._lock_file)
+        return bool(is_locked(self._lock_file))
 
     def holder(self) -> dict[str, Any] | None:
         """pid and host of the living process that trains here, if one does."""
-        owner = _owner(self._lock_file)
-        if owner is None or self.locked:
+        owner, locked = _owner(self._lock_file), is_locked(self._lock_file)
+        if owner is None or locked:
             return owner
-        elsewhere = owner["host"] != socket.gethostname()
-        status = (elsewhere and self._json(self.status_file)) or {}
+        if locked is False and owner["host"] == socket.gethostname():
+            return None
+        status: dict[str, Any] = {}
+        with suppress(OelmError):
+            status = self._json(self.status_file) or {}
         fresh = time.time() - status.get("heartbeat", 0) < SILENT_SECONDS
         return owner if status.get("state") == RUNNING and fresh else None
 
@@ -173,6 +195,9 @@ class RunFolder:
                 kept = [_line(row) for row in _rows(file) if row["step"] <= step]
                 write_atomically(file, "".join(kept))
 
+    def _write_config(self, config: dict[str, Any]) -> None:
+        write_atomically(self.config_file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
     def _json(self, file: Path) -> dict[str, Any] | None:
         try:
             return json.loads(file.read_text())
@@ -186,9 +211,13 @@ class RunFolder:
 def _owned(file: Path, busy: str) -> Iterator[None]:
     with exclusive(file, busy) as lock:
         lock.truncate(0)
-        lock.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        lock.write(json.dumps(_this_process()))
         lock.flush()
         yield
+
+
+def _this_process() -> dict[str, Any]:
+    return {"pid": os.getpid(), "host": socket.gethostname()}
 
 
 def _owner(file: Path) -> dict[str, Any] | None:
@@ -201,8 +230,9 @@ def _owner(file: Path) -> dict[str, Any] | None:
 
 
 def find_runs(root: str | Path) -> list[RunFolder]:
-    """All run folders at or below `root`, by name."""
-    return [RunFolder(file.parent) for file in find_files(root, "config.yaml")]
+    """All run folders at or below `root`, by name; what lies in a run (a tracker's files) is none."""
+    found = {file.parent for file in find_files(root, "config.yaml")}
+    return [RunFolder(path) for path in sorted(found) if found.isdisjoint(path.parents)]
 
 
 def find_files(root: str | Path, name: str) -> list[Path]:
@@ -216,6 +246,18 @@ def checkpoint_bytes(total_parameters: int, trainable_parameters: int) -> int:
     return 4 * (total_parameters + 2 * trainable_parameters)
 
 
+def fate(exit_code: int) -> str:
+    """How a process that did not finish came to its end, in words.
+
+    >>> fate(-9), fate(1)
+    ('was killed by SIGKILL (perhaps for lack of memory)', 'failed with exit code 1')
+    """
+    if exit_code >= 0:
+        return f"failed with exit code {exit_code}"
+    hint = " (perhaps for lack of memory)" if exit_code == -signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-exit_code).name}{hint}"
+
+
 def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """What differs between two configs, leaving out `runtime`, which does not change what is computed."""
     found = []
@@ -227,6 +269,8 @@ def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "
             found += config_differences(a, b, f"{prefix}{key}.")
         elif None in (a, b) and _learnt_from_data(f"{prefix}{key}", new):
             continue  # not looked at yet: a queued run learns it when it starts
+        elif f"{prefix}{key}" == "data.path" and old.get("fingerprint") == new.get("fingerprint") is not None:
+            continue  # the same data, wherever they lie
         elif a != b:
             found.append(f"{prefix}{key} is {a!r} there and {b!r} here")
     return found

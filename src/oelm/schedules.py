@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from oelm.errors import OelmError
-from oelm.freezing import FreezeReport, SiteReport, site_tensors, tensor_hash
+from oelm.freeze_report import FreezeReport, SiteReport
+from oelm.freezing import site_tensors, tensor_hash
 from oelm.sites import place
 from oelm.strategies import Method
 

@@ -5,21 +5,51 @@ import sys
 
 import pytest
 
-from oelm.analysis.estimate import MACHINES, SIZES, Job, Machine, block_flops, estimate, frozen_parameters, read_machine
+from oelm.analysis.estimate import MACHINES, SIZES, Job, Machine, estimate, read_machine
 from oelm.errors import OelmError
 from oelm.inspection import inspect_gpt
+from oelm.methods import METHODS
 from oelm.models import gpt
 
 A100 = MACHINES["a100-80gb"]
+VARIATIONS = [
+    "oelm_freeze+rank=8",
+    "permutation_qk+mix+gain+scale+shift",
+    "oelm_freeze+ffn+layers=even",
+    "identity_q+krank=4+layers=0:2",
+    "baseline+qrank=4+lr=0.1",
+]
+
+
+def require_as_inspected(size, method):
+    facts, found = inspect_gpt(size, method), estimate(Job(size, method, batch=1), A100)
+    assert found["parameters"] == facts["total_parameters"]
+    assert found["frozen_parameters"] == facts["frozen_parameters"]
+    assert found["flops_per_gpu"] == facts["flops_per_token"]["step"] * facts["sequence_length"]
 
 
 @pytest.mark.parametrize("size", gpt.SIZES)
-@pytest.mark.parametrize("method", ["baseline", "oelm_freeze", "q_only"])
-def test_our_sizes_are_counted_as_inspect_counts_them(size, method):
-    facts, shape = inspect_gpt(size, method), SIZES[size]
-    assert shape.parameters == facts["total_parameters"]
-    assert frozen_parameters(shape, method) == facts["frozen_parameters"]
-    assert block_flops(shape, method, shape.max_seq_len).to_dict() == facts["flops_per_token"]
+def test_our_sizes_are_counted_as_inspect_counts_them(size):
+    require_as_inspected(size, "oelm_freeze")
+
+
+@pytest.mark.parametrize("method", [*METHODS, *VARIATIONS])
+def test_every_method_is_counted_as_inspect_counts_it(method):
+    require_as_inspected("tiny", method)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("oelm_freeze+thaw=top-down:0.5", "no single step is typical"),
+        ("baseline+every=4", "no single step is typical"),
+        ("oelm_freeze+ratio=0.2", "see 'oelm inspect'"),
+        ("oelm_freeze+layers=last9", "wants 9 layers, but the model has 4"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(method, words):
+    with pytest.raises(OelmError, match=words):
+        estimate(Job("tiny", method), A100)
 
 
 @pytest.mark.parametrize(("size", "billions"), [("1b", 1.3), ("3b", 2.7), ("7b", 6.7), ("13b", 12.9), ("70b", 65)])

@@ -19,3 +19,5 @@ def test_bad_input_is_refused(tmp_path):
     refused(oelm("bench", "--size", "tyni", cwd=tmp_path), "size 'tyni' is unknown", "tiny")
     refused(oelm("bench", "--device", "tpu", cwd=tmp_path), "'tpu'", "use auto")
     refused(oelm("bench", "--rounds", "2", cwd=tmp_path), "2 rounds", "at least 6")
+    (tmp_path / "file").touch()
+    refused(oelm("bench", "--out", tmp_path / "file" / "out"), "file", "choose another folder")  # before it measures

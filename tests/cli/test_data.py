@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from oelm.cli.data import app
+from oelm.data.labelled import prepare_task
+from oelm.data.tasks import TaskSource, find_task
 from oelm.errors import OelmError
 
 FABLES = ["prepare", "fables", "--tokenizer", "bpe:300", "--megabytes", "0.02", "--validation-megabytes", "0.01"]
@@ -51,6 +53,31 @@ def test_people_get_sentences(data_dir: Path) -> None:
     shown = run("show", "fables-bpe300", "--verify")
     assert "fables (embedded), seed 0" in shown
     assert "every byte is as it was written" in shown
+
+
+def test_tasks_are_listed_and_told_from_corpora(data_dir: Path, tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.tsv").write_text("sentence\tlabel\n" + "a fine film\t1\na poor one\t0\n" * 4)
+    data = prepare_task(TaskSource(find_task("sst2"), tmp_path), "bpe:300")
+    (row,) = json.loads(run("list", "--json"))
+    assert (row["name"], row["train_rows"], row["fingerprint"]) == ("sst2", 8, data.fingerprint)
+    assert "8 rows" in run("list")
+    for name in ("sst2", data.path.name):
+        with pytest.raises(OelmError, match=f"is a prepared task; .* oelm train --dataset {data.path}"):
+            run("show", name)
+
+
+def test_a_damaged_folder_hides_no_other(data_dir: Path) -> None:
+    run(*FABLES)
+    for folder, file in (("broken", "manifest.json"), ("torn", "task.json")):
+        (data_dir / folder).mkdir()
+        (data_dir / folder / file).write_text("{")
+    states = {row["folder"]: row["state"] for row in json.loads(run("list", "--json"))}
+    assert states == {"fables-bpe300": "ready", "broken": "damaged", "torn": "damaged"}
+    assert "manifest.json is damaged" in run("list")
+    assert "bytes per token" in run("show", "fables")
+    with pytest.raises(OelmError, match=r"prepared: fables-bpe300; damaged: broken\)"):
+        run("show", "wiki")
 
 
 def test_local_files_are_prepared_under_a_given_name(data_dir: Path, tmp_path: Path) -> None:

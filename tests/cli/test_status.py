@@ -7,14 +7,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from oelm.cli.board import sparkline
 from oelm.cli.main import app
+from oelm.cli.run import _conclude, _record
 from oelm.errors import OelmError
 from oelm.experiments.entries import chosen
+from oelm.experiments.runner import Job
 from oelm.experiments.suite import plan_experiments
 from oelm.runs import FAILED, FINISHED, RUNNING, RunFolder
 
@@ -99,6 +103,18 @@ def test_a_run_of_another_machine_is_left_to_it_and_dead_when_it_falls_silent(ru
     assert states()["a"] == "dead"
 
 
+@pytest.mark.parametrize("error", [ProcessLookupError, PermissionError])
+def test_a_suite_that_cannot_be_signalled_does_not_end_stop(runs, monkeypatch, error):
+    def kill(pid, number):
+        raise error
+
+    monkeypatch.setattr(os, "kill", kill)
+    with RunFolder(runs / "b").claim():
+        said = oelm("stop", "--all")
+    assert ("belongs to another user" in said) == (error is PermissionError)
+    assert ("nothing is running in runs" in said) == (error is PermissionError)
+
+
 def test_failures_and_damage_are_told(runs):
     RunFolder(runs / "a").set_status(FAILED, step=2, error="Diverged: the loss became nan")
     (runs / "b" / "status.json").write_text("{")
@@ -125,8 +141,15 @@ def test_logs_prints_the_end_and_follows_until_the_run_ends(runs, training):
     training.wait()
     folder.set_status(FINISHED, step=10)
     assert oelm("logs", folder.path, "-n", "1", "-f") == "line 49\n"
-    with pytest.raises(OelmError, match="has no log yet; it is queued"):
-        oelm("logs", runs / "b")
+    for follow in ((), ("-f",)):  # nobody has it in a queue, so there is nothing to wait for
+        with pytest.raises(OelmError, match=r"has no log yet; it is queued\. Start it: oelm resume runs/b"):
+            oelm("logs", runs / "b", *follow)
+
+
+def test_the_log_of_a_refused_run_is_what_it_printed(runs):
+    RunFolder(runs / "b").output_file.write_text("error: num_heads 5 does not divide d_model\n")
+    for follow in ((), ("-f",)):
+        assert oelm("logs", runs / "b", *follow) == "error: num_heads 5 does not divide d_model\n"
 
 
 def test_mistakes_are_one_line(runs):
@@ -134,6 +157,7 @@ def test_mistakes_are_one_line(runs):
         (["status", "nowhere"], "nowhere does not exist"),
         (["stop"], "name the runs to stop, or give --all"),
         (["stop", "nowhere"], "nowhere is not a run folder"),
+        (["stop", "--all", "--in", "nowhere"], "nowhere is not a folder; say with --in where the runs lie"),
         (["run", "GPT-2"], "did you mean 'GPT-02'"),
         (["run", "GPT-02", "--seeds", "0;1"], "is not a list of whole numbers"),
         (["run", "GPT-02", "--engine", "cloud"], "engine 'cloud' is unknown"),
@@ -177,6 +201,22 @@ def test_experiments_lists_published_results_and_our_runs(tmp_path, monkeypatch)
     assert "1/1: 24.29" in oelm("experiments")
 
 
+def test_runs_with_other_settings_than_the_catalogs_are_named_and_not_counted(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    settings = ["training.max_steps=5", "training.warmup_steps=1"]
+    for names, given in ((["GPT-01"], settings), (["GPT-02"], [])):
+        (run,) = plan_experiments(chosen(names, "mini"), Path("runs/mini"), prepare_data=False, settings=given)
+        run.config.data.path = "elsewhere"
+        folder = RunFolder(run.folder)
+        folder.create(run.config.to_dict())
+        folder.result_file.write_text(json.dumps({"steps": 5, "final": {"perplexity": 99.0, "loss": 4.6}}))
+    rows = {row["id"]: row["runs"] for row in json.loads(oelm("experiments", "--json"))["experiments"]}
+    assert (rows["GPT-01"], len(rows["GPT-02"]["mini"])) == ({}, 1)
+    assert "runs/mini/GPT-01/baseline-0 (training.max_steps is 5 there and 2000 here)" in caplog.text
+    with pytest.raises(OelmError, match="GPT-01 has no runs at scale mini"):
+        oelm("report", "GPT-01", "--scale", "mini")
+
+
 def test_a_dry_run_says_what_full_scale_needs_and_starts_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (facts,) = json.loads(oelm("run", "GPT-02", "--dry-run", "--json"))
@@ -184,6 +224,29 @@ def test_a_dry_run_says_what_full_scale_needs_and_starts_nothing(tmp_path, monke
     assert facts["tokens"] == 100_000 * 8 * 512
     assert not list(tmp_path.iterdir())
     assert "GPT-02/oelm_freeze" in oelm("run", "phase2", "--dry-run")
+
+
+def test_a_dry_run_marks_what_is_finished_and_leaves_open_what_nobody_knows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (run,) = plan_experiments(chosen(["GPT-02"], "smoke"), Path("runs/smoke"), prepare_data=False)
+    folder = RunFolder(run.folder)
+    folder.create(run.config.to_dict())
+    folder.result_file.write_text("{}")
+    monkeypatch.setenv("COLUMNS", "160")
+    shown = oelm("run", "all", "--scale", "smoke", "--dry-run")
+    assert "9 runs, 1 of them finished; nothing was started" in shown
+    (line,) = [line for line in shown.splitlines() if "GPT-02/" in line]
+    assert "1, 1 done" in line
+    (line,) = [line for line in shown.splitlines() if "SST-2-01/" in line]
+    assert line.split()[2:4] == ["?", "?"]
+
+
+def test_a_killed_run_is_told_as_such(runs, capsys):
+    job = Job(SimpleNamespace(experiment="GPT-01"), RunFolder(runs / "a"), exit_code=-signal.SIGKILL)
+    assert _record(job)["reason"] == "was killed by SIGKILL (perhaps for lack of memory)"
+    with pytest.raises(typer.Exit):
+        _conclude([job], runs, as_json=False)
+    assert "runs/a was killed by SIGKILL (perhaps for lack of memory):" in capsys.readouterr().err
 
 
 def test_monitoring_loads_no_torch(runs):

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from oelm.errors import OelmError
 from oelm.experiments.engines import find_engine
+from oelm.experiments.engines.ray import _scheduler
 from oelm.experiments.engines.slurm import Slurm, Training
 from oelm.runs import RunFolder
 
@@ -91,6 +93,49 @@ def test_a_preempted_slurm_job_saves_itself_and_goes_on_when_it_is_queued_again(
     starts = [line for line in folder.log_file.read_text().splitlines() if "from step" in line]
     assert len(starts) == 2
     assert int(starts[1].rpartition(" ")[2]) > preempted[0]["step"] - 1
+
+
+def test_a_cancelled_slurm_job_has_its_run_save_itself(smoke):
+    pytest.importorskip("submitit", reason="needs submitit (pip install 'oelm[cluster]')")
+    (run,) = smoke("GPT-02", settings=["training.max_steps=100000", *LONG[1:]])
+    folder = RunFolder(run.folder)
+    cancelled = []
+
+    def watch(jobs):
+        if not cancelled and at_step(folder, 30)():
+            cancelled.append(os.kill(parent_of(folder.status()["pid"]), signal.SIGTERM))  # as scancel does
+
+    (job,) = Slurm(cluster="local", scheduler_options=["timeout_min=10", "gpus_per_node=0"]).run([run], watch)
+    assert (job.exit_code, job.stopped) == (143, True)
+    assert folder.status()["state"] == "interrupted"
+    assert (folder.checkpoints / "latest").exists()
+
+
+def test_slurm_gets_the_job_back_only_when_its_run_has_saved(tmp_path):
+    pytest.importorskip("submitit", reason="needs submitit (pip install 'oelm[cluster]')")
+    program = (
+        "import pathlib, signal, sys, time\n"
+        "def save(*_): time.sleep(0.5); pathlib.Path('saved').touch(); sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, save); print('ready', flush=True); time.sleep(60)"
+    )
+    training = Training("runs/x", str(tmp_path), 1)
+    training.process = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE)
+    assert training.process.stdout.readline() == b"ready\n"
+    again = training.checkpoint()
+    assert (tmp_path / "saved").exists()
+    assert again.function.process is None  # what is queued again starts from nothing but the folder
+    assert training.process.wait() == 143
+    training.process.stdout.close()
+
+
+def test_more_processes_than_any_ray_machine_has_room_for_are_refused():
+    machines = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 64.0}]
+    ray = SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": resources} for resources in machines])
+    with pytest.raises(OelmError, match=r"--nproc 4 needs so many GPUs and CPUs on one machine, .* more than 2; lower"):
+        _scheduler(ray, nproc=4)
+    machines.pop(0)
+    with pytest.raises(OelmError, match="--nproc 65 needs so many CPUs on one machine"):
+        _scheduler(ray, nproc=65)
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """From experiments to runs: shared where they compute the same, refused where they do not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from oelm.errors import OelmError
+from oelm.experiments import suite
 from oelm.experiments.entries import catalog, chosen, experiment
 from oelm.experiments.plan import unique
 from oelm.experiments.preview import preview
@@ -52,9 +54,30 @@ def test_settings_reach_every_run_and_mistakes_name_the_experiment(workplace):
         planned("phase2", settings=["training.steps=7"])
 
 
+@pytest.mark.parametrize(
+    ("setting", "way"), [("seed=5", "choose seeds with --seeds"), ("method=q_only", r"its arms say which \(baseline\)")]
+)
+def test_a_setting_that_would_make_all_runs_the_same_is_refused(workplace, setting, way):
+    with pytest.raises(OelmError, match=rf"--set {setting} would give every run of GPT-01 the same \w+; {way}"):
+        planned("phase2", settings=[setting])
+
+
+def test_a_setting_does_not_stay_in_the_catalog(workplace):
+    planned("GPT-01", settings=["model.overrides.d_model=64"])
+    assert planned("GPT-01")[0].config.model.overrides["d_model"] == 128
+
+
+def test_a_folder_that_never_started_is_nobodys_twin_once_it_is_planned_for_something_else(workplace):
+    first, second = planned("phase2")
+    RunFolder(first.folder).create(second.config.to_dict())  # left behind by another attempt
+    assert [run.folder for run in planned("phase2")] == [first.folder, second.folder]
+    with claimed(planned("phase2")):
+        assert RunFolder(first.folder).config()["method"] == "baseline"
+
+
 def test_a_changed_entry_for_an_existing_folder_is_refused_naming_the_difference(workplace):
-    with claimed(planned("GPT-02")):
-        pass
+    with claimed(planned("GPT-02")) as (job,):
+        job.folder.append_metrics({"kind": "train", "step": 1})
     changed = planned("GPT-02", settings=["training.max_lr=0.001"])
     with pytest.raises(OelmError, match=r"training.max_lr is 0.003 there and 0.001 here"), claimed(changed):
         pass
@@ -71,9 +94,10 @@ ENCODERS = [name for name in catalog() if experiment(name).task is not None]
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_every_encoder_entry_runs_at_smoke_scale_and_knows_its_full_size(smoke, name):
+def test_every_encoder_entry_runs_at_smoke_scale_and_knows_its_full_size(smoke, name, capfd):
     (run,) = smoke(name)
     result = train(run.config, run.folder)
+    assert "Writing model shards" not in capfd.readouterr().err
     assert result["frozen_verified"]
     assert result["dataset"].startswith("toy-")  # no evidence about the task itself
     said: list[str] = []
@@ -83,6 +107,10 @@ def test_every_encoder_entry_runs_at_smoke_scale_and_knows_its_full_size(smoke, 
     facts = preview(full, experiment(name))
     assert facts["total_parameters"] == 109_484_547 - (769 if name.startswith("SST-2") else 0)
     assert facts["frozen_parameters"] == (14_174_208 if "oelm_freeze" in full.arm else 0)
+    (shorter,) = planned(name, scale="full", settings=["training.epochs=1", "training.batch_size=32"])
+    fewer = preview(shorter, experiment(name))
+    assert facts["steps"] == pytest.approx(6 * fewer["steps"], rel=1e-3)
+    assert fewer["memory_bytes"] > facts["memory_bytes"]
 
 
 @pytest.mark.parametrize("name", [n for n in catalog() if experiment(n).data is not None and n != "demo"])
@@ -134,6 +162,25 @@ def test_arms_are_timed_side_by_side_once_and_kept_beside_their_runs(smoke):
     assert first["arms"]["oelm_freeze"]["ratio"] > 0
     time_planned(planned, rounds=2)
     assert json.loads(files[0].read_text()) == first
+
+
+def test_times_are_never_lost_to_another_experiments_and_later_arms_are_timed_with_the_earlier(smoke, monkeypatch):
+    def measure(arms, *rest):
+        return {"reference": "baseline", "arms": {arm: {} for arm in arms if arm != "baseline"}}
+
+    def timed(*folders):
+        return [list(json.loads((folder / "step_time.json").read_text())["arms"]) for folder in folders]
+
+    monkeypatch.setattr(suite, "_step_times", measure)
+    runs = smoke("phase2", "GPT-03")
+    for run in runs:
+        run.folder.mkdir(parents=True)
+    first, second, third = (run.folder.parent for run in runs)
+    time_planned(runs[:2])
+    time_planned(runs[1:])
+    assert timed(first, second, third) == [["oelm_freeze"], ["oelm_freeze"], ["oelm_freeze", "oelm_random"]]
+    time_planned([replace(runs[0], arm="q_only")])
+    assert timed(first, second) == [["q_only", "oelm_freeze"], ["oelm_freeze"]]
 
 
 def test_models_of_several_sizes_share_no_step_time(smoke):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from oelm.cli.main import app
 from oelm.errors import OelmError
-from oelm.experiments.runner import Slot, command, local_slots, run_all, signals_raise
+from oelm.experiments.runner import Job, Slot, claimed, command, local_slots, run_all, signals_raise
 from oelm.runs import RunFolder
 
 SUITE = [sys.executable, "-m", "oelm", "run", "phase2", "--scale", "smoke", "--slots", "2"]
@@ -114,7 +114,9 @@ def test_slots_are_gpus_or_shares_of_the_cpu(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert local_slots([2, 3], None) == [Slot((2,)), Slot((3,))]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert Slot((2, 3)).environment == {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert Slot().environment == {"CUDA_VISIBLE_DEVICES": ""}  # a share of the CPU sees no GPU
     assert len(local_slots(None, None)) == 4
     assert local_slots(None, 3) == [Slot()] * 3
     with pytest.raises(OelmError, match="GPU 4, 7 does not exist; this machine has GPUs 0 to 3"):
@@ -124,6 +126,48 @@ def test_slots_are_gpus_or_shares_of_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(OelmError, match="GPU 0 does not exist; this machine has no GPU; use --slots"):
         local_slots([0], None)
+
+
+def test_gpus_are_counted_among_those_that_we_may_see(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for seen in ("2,3", "GPU-8f,GPU-1c"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+        assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local_slots(None, None)] == seen.split(",")
+        with pytest.raises(OelmError, match=f"GPU 2 does not exist; CUDA_VISIBLE_DEVICES={seen} leaves GPUs 0 to 1"):
+            local_slots([2], None)
+
+
+@pytest.mark.parametrize("code", [-signal.SIGKILL, 1, 2])
+def test_a_resumed_run_that_breaks_down_at_once_has_failed(code):
+    job = Job(None, RunFolder("runs/x"), exit_code=code, status={"state": "interrupted"})
+    assert (job.failed, job.stopped) == (True, False)
+    expected = "was killed by SIGKILL (perhaps for lack of memory)" if code < 0 else f"failed with exit code {code}"
+    assert job.reason == expected
+
+
+@pytest.mark.parametrize("code", [130, 143, -signal.SIGINT, -signal.SIGTERM])
+def test_a_run_that_left_on_request_was_stopped(code):
+    job = Job(None, RunFolder("runs/x"), exit_code=code)
+    assert (job.failed, job.stopped) == (False, True)
+
+
+def test_a_damaged_status_or_result_is_the_trouble_of_its_run_alone(smoke):
+    runs = smoke("phase2", "GPT-03")
+    with claimed(runs):
+        pass
+    folders = [RunFolder(run.folder) for run in runs]
+    folders[0].append_metrics({"kind": "train", "step": 1})
+    folders[0].status_file.write_text("")  # its next status will be written over it
+    folders[1].result_file.write_text("")
+    with claimed(runs) as jobs:
+        assert [job.exit_code for job in jobs] == [None, 1, None]
+        assert "status.json cannot be read" in jobs[0].status["error"]
+        assert "result.json cannot be read" in jobs[1].last_words
+        folders[2].status_file.write_text("")
+        jobs[2].ended(1)
+        assert jobs[2].failed
 
 
 def test_a_run_of_several_processes_starts_them_itself():

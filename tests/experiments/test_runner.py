@@ -66,6 +66,13 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_others(experiment, fable
     jobs = run_all(planned, slots=1)
     assert [job.failed for job in jobs] == [True, False]
     assert "'cuda:99' does not exist" in last_words(jobs[0].folder)
+    status = jobs[0].folder.status()
+    assert status["state"] == "failed"
+    assert status["error"].startswith("device 'cuda:99' does not exist")
+
+    planned[0].config.runtime.device = "cpu"  # the right settings go on where the wrong ones were refused
+    assert not any(job.failed for job in run_all(planned, slots=1))
+    assert planned[0].config.to_dict() == jobs[0].folder.config()
 
 
 def test_stopping_a_suite_checkpoints_its_runs(experiment, fables_folder, tmp_path):

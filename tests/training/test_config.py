@@ -56,6 +56,12 @@ def test_settings_reach_into_sections_without_changing_the_original():
     assert original == {"training": {"max_lr": 1.0}}
 
 
+def test_settings_leave_nested_sections_of_the_original_alone():
+    original = {"model": {"overrides": {"d_model": 32}}}
+    assert with_settings(original, ["model.overrides.d_model=64"])["model"]["overrides"] == {"d_model": 64}
+    assert original == {"model": {"overrides": {"d_model": 32}}}
+
+
 def test_the_learning_rate_warms_up_linearly_and_falls_as_a_cosine():
     settings = TrainingSection(max_steps=100, warmup_steps=10, max_lr=1.0, min_lr=0.1)
     assert [learning_rate(s, settings) for s in (1, 5, 10)] == pytest.approx([0.1, 0.5, 1.0])

@@ -11,6 +11,7 @@ import pytest
 
 from oelm.runs import RunFolder
 from oelm.training.checkpoints import newest_valid
+from oelm.training.config import RunConfig
 from oelm.training.interruption import Interrupted
 from oelm.training.objectives import LanguageModelling
 from oelm.training.trainer import train
@@ -131,6 +132,15 @@ def test_a_finished_run_is_returned_as_it_is(config, tmp_path, monkeypatch):
     first = train(config(), tmp_path / "run")
     monkeypatch.setattr(LanguageModelling, "batch", None)  # no training could happen now
     assert train(config(), tmp_path / "run") == first
+
+
+def test_a_finished_run_needs_its_data_no_more(config, tmp_path):
+    first = train(config(max_steps=2, warmup_steps=1), tmp_path / "run")
+    again = RunConfig.load(tmp_path / "run" / "config.yaml")
+    again.data.path = str(tmp_path / "gone")
+    assert train(again, tmp_path / "run") == first
+    again.runtime.nproc = 2  # nor the processes it had
+    assert train(again, tmp_path / "run") == first
 
 
 def test_sigint_exits_with_130(config, tmp_path, monkeypatch):

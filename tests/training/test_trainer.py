@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from oelm.errors import OelmError
-from oelm.freezing import FreezeReport, FrozenChanged
+from oelm.freeze_report import FreezeReport
+from oelm.freezing import FrozenChanged
 from oelm.methods import METHODS
 from oelm.models.gpt import GPT
 from oelm.runs import RunFolder
@@ -364,6 +365,22 @@ def test_a_full_disk_during_a_checkpoint_keeps_the_one_before(config, tmp_path, 
     assert not list((tmp_path / "run" / "checkpoints").glob(".step-*"))
     monkeypatch.undo()
     assert train(config(), tmp_path / "run")["steps"] == 12
+
+
+def test_a_disk_too_full_for_a_status_does_not_hide_why_a_run_failed(config, tmp_path, monkeypatch):
+    full = OSError(28, "No space left on device")
+    original = RunFolder.set_status
+
+    def set_status(self, state, **facts):
+        if state == "failed":
+            raise full
+        original(self, state, **facts)
+
+    monkeypatch.setattr(RunFolder, "set_status", set_status)
+    monkeypatch.setattr(Trainer, "_one_step", lambda self: (_ for _ in ()).throw(RuntimeError("what went wrong")))
+    with pytest.raises(RuntimeError, match="what went wrong"):
+        train(config(), tmp_path / "run")
+    assert "what went wrong" in (tmp_path / "run" / "training.log").read_text()
 
 
 def test_status_shows_progress(config, tmp_path):

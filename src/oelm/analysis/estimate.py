@@ -13,7 +13,8 @@ The formulas, for P parameters of which P_t train, on G devices with B sequences
 - Time: FLOPs ÷ (peak · utilisation); AdamW reads and writes its bytes at the memory bandwidth; traffic at the link
   bandwidth, of which `overlap` hides behind the backward pass (two thirds of the computation) at most.
 
-Freezing queries and keys saves their weight gradients (FLOPs), gradient and moments (memory) and traffic, nothing else.
+Freezing a matrix saves its weight gradient (FLOPs), gradient and moments (memory) and traffic, nothing else. A
+projection without weights saves the matrix itself; learned pieces come on top, but for their activations.
 """
 
 from dataclasses import asdict, dataclass, fields, replace
@@ -24,6 +25,7 @@ from oelm.analysis.memory import Shape as MemoryShape
 from oelm.analysis.memory import attention_table, kept_by_block
 from oelm.errors import OelmError, unknown
 from oelm.methods import method
+from oelm.strategies import Part, Pieces, layer_numbers
 
 STRATEGIES = ("ddp", "fsdp")
 PRECISIONS = ("mixed", "fp32")
@@ -46,11 +48,6 @@ class ModelShape:
     def __post_init__(self) -> None:
         if not self.d_ff:
             object.__setattr__(self, "d_ff", 4 * self.d_model)
-
-    @property
-    def qk_weights(self) -> int:
-        """Of one role (queries or keys) in one block."""
-        return self.d_model**2
 
     @property
     def block_parameters(self) -> int:
@@ -147,7 +144,17 @@ class Job:
         for name in ("gpus", "batch"):
             if getattr(self, name) < 1:
                 raise OelmError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        method(self.method)
+        chosen = method(self.method)
+        if chosen.moves:
+            raise OelmError(
+                f"method {chosen.name!r} trains other weights at other steps, so no single step is typical of it; "
+                "estimate what it changes between, e.g. oelm_freeze and baseline"
+            )
+        if chosen.ratio is not None:
+            raise OelmError(
+                f"method {chosen.name!r} freezes matrices up to a share, which are chosen in a built model; "
+                "see 'oelm inspect', or name the layers (oelm_freeze+layers=last2)"
+            )
 
 
 def read_machine(name: str, changes: dict[str, Any]) -> Machine:
@@ -202,15 +209,15 @@ def estimate(job: Job, machine: Machine) -> dict[str, Any]:
 
 def _one(job: Job, machine: Machine) -> dict[str, Any]:
     shape, length = job.shape(), job.length or job.shape().max_seq_len
-    frozen = frozen_parameters(shape, job.method)
-    trainable = shape.parameters - frozen
+    parameters, frozen = all_parameters(shape, job.method), frozen_parameters(shape, job.method)
+    trainable = parameters - frozen
     flops = job.batch * length * _flops_per_token(shape, job, length)
-    memory = _memory(job, shape, trainable, length)
-    traffic = _traffic(job, shape.parameters, trainable)
+    memory = _memory(job, shape, parameters, trainable, length)
+    traffic = _traffic(job, parameters, trainable)
     seconds = _seconds(job, machine, flops, trainable, traffic)
     tokens = job.batch * length * job.gpus
     return {
-        "parameters": shape.parameters,
+        "parameters": parameters,
         "frozen_parameters": frozen,
         "tokens_per_step": tokens,
         "flops_per_gpu": flops,
@@ -223,10 +230,41 @@ def _one(job: Job, machine: Machine) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class _Site:
+    """The queries, keys or FFN matrices of one block: what a method does to them, and their entries."""
+
+    role: str
+    part: Part
+    weights: int
+
+
+def _sites(shape: ModelShape, method_name: str) -> list[_Site]:
+    chosen, d = method(method_name), shape.d_model
+    treated = layer_numbers(chosen.layers, shape.num_layers)
+    weights = {"query": d * d, "key": d * d, "ffn": 2 * d * shape.d_ff}
+    return [
+        _Site(role, chosen.part(role) if layer in treated else Part(), count)
+        for layer in range(shape.num_layers)
+        for role, count in weights.items()
+    ]
+
+
+def all_parameters(shape: ModelShape, method_name: str) -> int:
+    """The model's, without the matrices of projections that have none, with the learned pieces."""
+    sites = _sites(shape, method_name)
+    gone = sum(site.weights for site in sites if site.part.projection != "dense")
+    return shape.parameters - gone + sum(sum(_pieces(shape, site.part.pieces)) for site in sites)
+
+
 def frozen_parameters(shape: ModelShape, method_name: str) -> int:
-    chosen = method(method_name)
-    roles = sum(chosen.part(role).frozen for role in ("query", "key"))
-    return roles * shape.num_layers * shape.qk_weights
+    return sum(site.weights for site in _sites(shape, method_name) if site.part.freezes_weights)
+
+
+def _pieces(shape: ModelShape, pieces: Pieces) -> tuple[int, int]:
+    """Learned numbers on top of one projection: in matrices, and in vectors, which are no products."""
+    d, heads = shape.d_model, shape.num_heads
+    return 2 * pieces.rank * d + pieces.mix * d * d // heads, (pieces.shift + pieces.gain) * d + pieces.scale * heads
 
 
 def _flops_per_token(shape: ModelShape, job: Job, length: int) -> int:
@@ -237,27 +275,27 @@ def _flops_per_token(shape: ModelShape, job: Job, length: int) -> int:
 
 def block_flops(shape: ModelShape, method_name: str, length: int) -> Flops:
     """As `oelm inspect` counts them, without a model."""
-    chosen, d, layers = method(method_name), shape.d_model, shape.num_layers
-    matmuls = [Matmul("qk", layers * d * d, trained=not chosen.part(role).frozen) for role in ("query", "key")]
-    matmuls += [
-        Matmul("vo", layers * 2 * d * d),
-        Matmul("ffn", layers * 2 * d * shape.d_ff),
-        Matmul("head", shape.vocab_size * d),
-    ]
+    d, layers = shape.d_model, shape.num_layers
+    matmuls = [Matmul("vo", layers * 2 * d * d), Matmul("head", shape.vocab_size * d)]
+    for site in _sites(shape, method_name):
+        group, (extra, _) = "ffn" if site.role == "ffn" else "qk", _pieces(shape, site.part.pieces)
+        matmuls += [Matmul(group, site.weights, not site.part.frozen)] if site.part.projection == "dense" else []
+        matmuls += [Matmul(group, extra)] if extra else []
     return count(matmuls, layers * attention_flops(d, length, causal=True))
 
 
-def _memory(job: Job, shape: ModelShape, trainable: int, length: int) -> dict[str, int]:
+def _memory(job: Job, shape: ModelShape, parameters: int, trainable: int, length: int) -> dict[str, int]:
     mixed = job.precision == "mixed"
     weight, gradient, optimizer = (2, 2, 12) if mixed else (4, 4, 8)
     parts = {
-        "weights": weight * shape.parameters,
+        "weights": weight * parameters,
         "gradients": gradient * trainable,
         "optimizer": optimizer * trainable,
     }
     if job.strategy == "fsdp":
         parts = {name: -(-value // job.gpus) for name, value in parts.items()}
-        parts["gathered_blocks"] = 2 * weight * shape.block_parameters
+        block = shape.block_parameters + (parameters - shape.parameters) // shape.num_layers
+        parts["gathered_blocks"] = 2 * weight * block
     parts["activations"] = _activations(job, shape, length)
     return {**parts, "total": sum(parts.values())}
 

@@ -59,14 +59,16 @@ def bench(
         torch.set_num_threads(threads)
     shape = Shape(size, batch, length, vocab, dropout)
     names = arms or ["baseline", "oelm_freeze", "gpt2"]
+    if out:
+        out.mkdir(parents=True, exist_ok=True)  # minutes of measuring must not be lost to a folder that cannot be made
     with counting_progress(quiet or as_json) as say:
         result = measure(names, shape, reference=reference, rounds=rounds, compiled=compiled, device=chosen, say=say)
-    written = write_bench(result, out) if out else []
     if as_json:
         typer.echo(json.dumps(result, indent=2))
-        return
-    _print(result)
-    if out:
+    else:
+        _print(result)
+    written = write_bench(result, out) if out else []
+    if written and not as_json:
         typer.echo(f"{out}: {', '.join(path.name for path in written)}")
 
 

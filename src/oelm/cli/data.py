@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,24 +114,11 @@ def prepare(
 
 @app.command("list")
 def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """What is prepared in the data directory."""
-    from oelm.data.tokens import UNFINISHED, data_directory, fingerprint, prepared, read_manifest
+    """What is prepared in the data directory: corpora, and tasks for classifiers."""
+    from oelm.data.tokens import UNFINISHED, data_directory, prepared, prepared_tasks
 
     root = data_directory(data_dir)
-    rows: list[dict[str, Any]] = []
-    for path in prepared(root):
-        manifest = read_manifest(path)
-        rows.append(
-            {
-                "folder": path.name,
-                "name": manifest["name"],
-                "state": "ready",
-                "vocab_size": manifest["tokenizer"]["vocab_size"],
-                "train_tokens": manifest["splits"]["train"]["tokens"],
-                "validation_tokens": manifest["splits"]["validation"]["tokens"],
-                "fingerprint": fingerprint(manifest),
-            }
-        )
+    rows = [_row(path, _corpus) for path in prepared(root)] + [_row(path, _task) for path in prepared_tasks(root)]
     for path in sorted(root.glob(f"*{UNFINISHED}")):
         rows.append({"folder": path.name.removesuffix(UNFINISHED), "state": "unfinished"})
     if as_json:
@@ -142,11 +130,56 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("folder", "state", "vocabulary", "train tokens", "validation tokens", "fingerprint", box=None)
+    table = Table("folder", "state", "vocabulary", "train", "validation", "fingerprint", box=None)
     for row in rows:
-        numbers = (f"{row[key]:,}" if key in row else "" for key in ("vocab_size", "train_tokens", "validation_tokens"))
-        table.add_row(row["folder"], row["state"], *numbers, row.get("fingerprint", ""))
-    Console().print(table)
+        vocabulary = f"{row['vocab_size']:,}" if "vocab_size" in row else ""
+        amounts = [_amount(row, split) for split in ("train", "validation")]
+        table.add_row(row["folder"], row["state"], vocabulary, *amounts, row.get("fingerprint", ""))
+    console = Console()
+    console.print(table)
+    for row in rows:
+        if "error" in row:
+            console.print(row["error"], style="red", markup=False, highlight=False)
+
+
+def _row(path: Path, facts: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """One prepared folder; a damaged one is named and hides no other."""
+    from oelm.errors import OelmError
+
+    try:
+        return {"folder": path.name, "state": "ready", **facts(path)}
+    except (OelmError, KeyError, TypeError) as error:
+        return {"folder": path.name, "state": "damaged", "error": f"{path} cannot be read: {error}"}
+
+
+def _corpus(path: Path) -> dict[str, Any]:
+    from oelm.data.tokens import fingerprint, read_manifest
+
+    manifest = read_manifest(path)
+    return {
+        "name": manifest["name"],
+        "vocab_size": manifest["tokenizer"]["vocab_size"],
+        "train_tokens": manifest["splits"]["train"]["tokens"],
+        "validation_tokens": manifest["splits"]["validation"]["tokens"],
+        "fingerprint": fingerprint(manifest),
+    }
+
+
+def _task(path: Path) -> dict[str, Any]:
+    from oelm.data.labelled import TaskData
+
+    task = TaskData.open(path)
+    return {
+        "name": task.name,
+        "vocab_size": task.vocab_size,
+        "train_rows": len(task.train),
+        "validation_rows": len(task.validation),
+        "fingerprint": task.fingerprint,
+    }
+
+
+def _amount(row: dict[str, Any], split: str) -> str:
+    return next((f"{row[key]:,} {unit}" for unit in ("tokens", "rows") if (key := f"{split}_{unit}") in row), "")
 
 
 @app.command()

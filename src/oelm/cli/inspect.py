@@ -48,6 +48,9 @@ def inspect(
     checkpointing: Annotated[
         bool, typer.Option("--gradient-checkpointing", help="Memory of a step that computes its blocks twice.")
     ] = False,
+    max_steps: Annotated[
+        int, typer.Option("--max-steps", min=1, help="Steps of a run, for methods that change on the way.")
+    ] = 100_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Count parameters, checkpoint bytes, matmul FLOPs and memory of a model under a method, without allocating it.
@@ -65,6 +68,7 @@ def inspect(
         sequence_length=sequence_length,
         batch_size=batch_size,
         gradient_checkpointing=checkpointing,
+        max_steps=max_steps,
         **{name: value for name, value in given.items() if value is not None},
     )
     if as_json:

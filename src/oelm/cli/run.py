@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -104,35 +104,40 @@ def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_js
     table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
-    arms: dict[tuple[str, ...], int] = {}
+    arms: dict[tuple[str, ...], list[bool]] = {}
     for row in facts:
-        cells = (
-            row["arm"],
-            f"{row['total_parameters'] / 1e6:.2f}M",
-            f"{row['frozen_parameters'] / row['total_parameters']:.1%}",
-            f"{row['steps']:,}",
-            f"{row['tokens'] / 1e6:,.0f}M",
-            f"{row['petaflops']:,.2f}",
-            f"{row['memory_bytes'] / 2**30:.1f} GiB",
-        )
-        arms[cells] = arms.get(cells, 0) + 1
-    for (arm, *numbers), count in arms.items():
-        table.add_row(arm, str(count), *numbers)
+        arms.setdefault((row["arm"], *_needs(row)), []).append(row["finished"])
+    for (arm, *needs), finished in arms.items():
+        table.add_row(arm, f"{len(finished)}" + (f", {sum(finished)} done" if any(finished) else ""), *needs)
     console = Console(highlight=False)
     console.print(table)
-    console.print(f"{len(facts)} runs; nothing was started. PFLOP is per run; memory is an estimate, on the device.")
+    done = sum(row["finished"] for row in facts)
+    console.print(
+        f"{len(facts)} runs, {done} of them finished; nothing was started. "
+        "PFLOP is per run; memory is an estimate, on the device."
+    )
+
+
+def _needs(row: dict[str, Any]) -> list[str]:
+    total, frozen, memory = row["total_parameters"], row["frozen_parameters"], row["memory_bytes"]
+    return [
+        f"{total / 1e6:.2f}M" if total else "?",
+        f"{frozen / total:.1%}" if total else "?",
+        f"{row['steps']:,}",
+        f"{row['tokens'] / 1e6:,.0f}M",
+        f"{row['petaflops']:,.2f}" if row["petaflops"] is not None else "?",
+        f"{memory / 2**30:.1f} GiB" if memory else "?",
+    ]
 
 
 def _conclude(jobs: "list[Job]", root: Path, as_json: bool) -> None:
-    from oelm.experiments.runner import last_words
-
     failed, stopped = [job for job in jobs if job.failed], [job for job in jobs if job.stopped]
     if as_json:
         typer.echo(json.dumps([_record(job) for job in jobs], indent=2))
     else:
         for job in failed:
-            words = last_words(job.folder).replace("\n", "\n  ")
-            typer.echo(f"{job.folder.path} failed:\n  {words}", err=True)
+            words = job.last_words.replace("\n", "\n  ")
+            typer.echo(f"{job.folder.path} {job.reason}:\n  {words}", err=True)
         counts = f"{len(jobs) - len(failed) - len(stopped)} of {len(jobs)} runs finished"
         more = "".join(f", {len(some)} {what}" for some, what in ((failed, "failed"), (stopped, "stopped")) if some)
         typer.echo(f"{counts}{more}; see: oelm report {root}")
@@ -141,8 +146,6 @@ def _conclude(jobs: "list[Job]", root: Path, as_json: bool) -> None:
 
 
 def _record(job: "Job") -> dict[str, object]:
-    from oelm.experiments.runner import last_words
-
     state = "failed" if job.failed else "stopped" if job.stopped else "finished"
-    words = {"last_words": last_words(job.folder)} if job.failed else {}
+    words = {"reason": job.reason, "last_words": job.last_words} if job.failed else {}
     return {"experiment": job.run.experiment, "run": str(job.folder.path), "state": state, **words}

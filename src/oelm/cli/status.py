@@ -71,17 +71,13 @@ def logs(
     from oelm.runs import RunFolder
 
     folder = RunFolder.open(run)
-    try:
-        text = folder.log_file.read_text(errors="replace")
-    except FileNotFoundError:
-        if not follow:
-            state = folder.status()["state"]
-            raise OelmError(f"{run} has no log yet; it is {state}. Wait for it with --follow") from None
-        text = ""
-    for line in text.splitlines()[-lines:]:
-        typer.echo(line)
+    position = _say_end(folder.log_file, lines)
     if follow:
-        _follow(folder, len(text.encode()))
+        _follow(folder, position)
+    # A run that was refused has no log; the reason is what it printed.
+    if not folder.log_file.exists() and not _say_end(folder.output_file, lines):
+        state = folder.status()["state"]
+        raise OelmError(f"{run} has no log yet; it is {state}. Start it: oelm resume {run}, or wait with --follow")
 
 
 def stop(
@@ -96,14 +92,16 @@ def stop(
 
     if bool(runs) == everything:
         raise OelmError("name the runs to stop, or give --all")
+    if everything and not within.is_dir():
+        raise OelmError(f"{within} is not a folder; say with --in where the runs lie")
     folders = find_runs(within) if everything else [RunFolder.open(run) for run in runs or []]
     suites: dict[RunFolder, int] = {}
     if everything:
         # A suite stops its own runs, and would start the next one in the place of one that we stop. Its runs must not
         # be asked by us as well: a second request means "at once", without a checkpoint.
         suites = {folder: claim["pid"] for folder in folders if (claim := _here(folder.claimant()))}
-        for pid in set(suites.values()):
-            os.kill(pid, signal.SIGTERM)
+        heard = {pid for pid in set(suites.values()) if _terminate(pid, "a suite")}
+        suites = {folder: pid for folder, pid in suites.items() if pid in heard}
     asked = [folder for folder in folders if folder in suites or _ask(folder, quiet=everything)]
     deadline = time.monotonic() + wait
     while any(folder.holder() for folder in asked) and time.monotonic() < deadline:
@@ -114,7 +112,7 @@ def stop(
             continue  # it was in the queue of a suite, not at work
         typer.echo(f"{folder.path}: {folder.status()['state'] if left else 'asked to stop, still at work'}")
     if not asked:
-        typer.echo("nothing is running")
+        typer.echo(f"nothing is running in {within}" if everything else "nothing is running")
 
 
 def _runs(paths: list[Path] | None) -> "list[RunFolder]":
@@ -160,9 +158,23 @@ def _curve(folder: "RunFolder") -> list[float]:
     return []
 
 
+def _is_awaited(folder: "RunFolder") -> bool:
+    """Whether somebody trains here, or is about to."""
+    queued = folder.claimant() is not None and folder.status()["state"] == "queued"
+    return queued or folder.holder() is not None
+
+
+def _say_end(file: Path, lines: int) -> int:
+    """Print the end of a file, if there is one; its size."""
+    content = file.read_bytes() if file.exists() else b""
+    for line in content.decode(errors="replace").splitlines()[-lines:]:
+        typer.echo(line)
+    return len(content)
+
+
 def _follow(folder: "RunFolder", position: int) -> None:
     while True:
-        alive = folder.holder() is not None or folder.status()["state"] == "queued"
+        alive = _is_awaited(folder)
         if folder.log_file.exists():
             with folder.log_file.open("rb") as file:
                 file.seek(position)
@@ -189,11 +201,15 @@ def _ask(folder: "RunFolder", quiet: bool) -> bool:
     if not _here(holder):
         typer.echo(f"{folder.path}: runs on {holder['host']}; stop it there", err=True)
         return False
+    return _terminate(holder["pid"], str(folder.path))
+
+
+def _terminate(pid: int, what: str) -> bool:
     try:
-        os.kill(holder["pid"], signal.SIGTERM)
+        os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:  # it has just left
         return True
     except PermissionError:
-        typer.echo(f"{folder.path}: process {holder['pid']} belongs to another user", err=True)
+        typer.echo(f"{what}: process {pid} belongs to another user", err=True)
         return False
     return True

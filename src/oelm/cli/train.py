@@ -102,6 +102,8 @@ def train(
     if task and dataset:
         raise OelmError(f"--task {task} and --dataset {dataset} exclude each other; a prepared task is a --dataset")
     values = RunConfig.load(config).to_dict() if config else {}
+    if dataset or task:
+        _forget_data(values)
     if method:
         find_method(method)  # a misspelt name is refused before data is looked for
     if not (dataset or task or config):
@@ -120,7 +122,7 @@ def train(
         "data": {"path": dataset or task},
         "training": {
             "max_steps": max_steps,
-            "epochs": epochs or (PUBLISHED_EPOCHS if task and max_steps is None else None),
+            "epochs": PUBLISHED_EPOCHS if task and epochs is None and max_steps is None else epochs,
             "max_lr": max_lr,
             "warmup_steps": warmup_steps,
             "batch_size": batch_size,
@@ -186,11 +188,14 @@ def _run(
     config: "RunConfig", folder: Path, as_json: bool, quiet: bool, *, max_restarts: int = 0, port: int = 0
 ) -> None:
     from oelm.cli.progress import training_progress
+    from oelm.runs import RunFolder
     from oelm.training.distributed import leads, started
     from oelm.training.interruption import Interrupted
+    from oelm.training.trainer import finished
     from oelm.training.trainer import train as run_training
 
-    if not started() and (config.runtime.nproc > 1 or max_restarts):
+    several = config.runtime.nproc > 1 or max_restarts
+    if several and not started() and finished(config, RunFolder(folder)) is None:
         from oelm.training.launch import launch
 
         options = ["--json"] * as_json + ["--quiet"] * quiet
@@ -216,6 +221,13 @@ def _run(
         outcome = f"perplexity {final['perplexity']:.3f}, {final['bits_per_byte']:.4f} bits per byte"
     frozen, total = result["frozen_parameters"], result["total_parameters"]
     typer.echo(f"{folder}: {outcome}, {frozen:,} of {total:,} parameters frozen and verified")
+
+
+def _forget_data(values: dict[str, Any]) -> None:
+    """Other data than a config was made with have another identity, and an epoch other steps."""
+    values.get("data", {}).pop("fingerprint", None)
+    if values.get("training", {}).get("epochs") is not None:
+        values["training"].pop("max_steps")
 
 
 def _model_name(config: "RunConfig") -> str:

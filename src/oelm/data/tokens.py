@@ -8,6 +8,7 @@ in progress lies beside it in `NAME.unfinished`.
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,17 @@ def data_directory(given: str | Path | None = None) -> Path:
 
 def prepared(data_dir: str | Path | None = None) -> list[Path]:
     """The finished folders in the data directory, sorted by name."""
-    root = data_directory(data_dir)
-    if not root.is_dir():
-        return []
-    finished = (path for path in root.iterdir() if (path / "manifest.json").is_file())
-    return sorted(path for path in finished if not path.name.endswith(UNFINISHED))
+    return [path for path in _folders_with("manifest.json", data_dir) if not path.name.endswith(UNFINISHED)]
+
+
+def prepared_tasks(data_dir: str | Path | None = None) -> list[Path]:
+    """The tasks in the data directory (see `oelm.data.labelled`), sorted by name."""
+    return _folders_with("task.json", data_dir)
+
+
+def _folders_with(file: str, data_dir: str | Path | None) -> list[Path]:
+    found = (path.parent for path in data_directory(data_dir).glob(f"*/{file}"))
+    return sorted(folder for folder in found if not folder.name.startswith("."))  # those are being written
 
 
 def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
@@ -102,8 +109,8 @@ def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
     for candidate in (Path(name_or_path), root / name_or_path):
         if (candidate / "manifest.json").is_file() and not candidate.name.endswith(UNFINISHED):
             return candidate
-    folders = prepared(root)
-    matching = [path for path in folders if read_manifest(path)["name"] == str(name_or_path)]
+    called = {path: _name(path, read_manifest) for path in prepared(root)}
+    matching = [path for path, name in called.items() if name == str(name_or_path)]
     if len(matching) == 1:
         return matching[0]
     if matching:
@@ -114,10 +121,29 @@ def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
     ]
     if unfinished:
         raise OelmError(f"data {str(name_or_path)!r} is unfinished ({unfinished[0]}); run the same `{_PREPARE}` again")
-    known = ", ".join(path.name for path in folders) or "nothing yet"
+    _require_no_task(str(name_or_path), root)
+    known = ", ".join(path.name for path, name in called.items() if name) or "nothing yet"
+    damaged = ", ".join(path.name for path, name in called.items() if not name)
     raise OelmError(
-        f"data {str(name_or_path)!r} is not prepared in {root} (prepared: {known}); run: {_PREPARE} {name_or_path}"
+        f"data {str(name_or_path)!r} is not prepared in {root} (prepared: {known}"
+        f"{f'; damaged: {damaged}' if damaged else ''}); run: {_PREPARE} {name_or_path}"
     )
+
+
+def _require_no_task(name: str, root: Path) -> None:
+    from oelm.data import labelled
+
+    for path in prepared_tasks(root):
+        if name in (path.name, _name(path, labelled.read_manifest)):
+            raise OelmError(f"data {name!r} is a prepared task; train on it by its folder: oelm train --dataset {path}")
+
+
+def _name(folder: Path, read: Callable[[Path], dict[str, Any]]) -> str | None:
+    """What the manifest calls a prepared folder; None if it is damaged, which is no trouble of other folders."""
+    try:
+        return read(folder)["name"]
+    except (OelmError, KeyError):
+        return None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

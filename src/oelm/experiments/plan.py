@@ -47,6 +47,7 @@ def plan(
     settings: Sequence[str] = (),
 ) -> list[PlannedRun]:
     """Seed by seed, so that the first complete comparison comes early."""
+    _require_distinct(experiment, settings)
     return [
         PlannedRun(
             arm,
@@ -64,12 +65,15 @@ def plan(
 def share(planned: Iterable[PlannedRun], root: Path) -> list[PlannedRun]:
     """Give runs that compute the same the same folder: one below `root` that is there already, or the first planned.
 
-    A planned folder that is there with another config stays planned, and is refused when it is to be made.
+    A planned folder that is there with another config stays planned, and is refused when it is to be made, or made anew
+    if nothing was ever computed in it.
     """
+    planned = list(planned)
     known: dict[Path, dict[str, Any]] = {}
     for folder in find_runs(root):
         with contextlib.suppress(OelmError):  # an unreadable folder is nobody's twin
             known[folder.path] = folder.config()
+    known.update({run.folder: run.config.to_dict() for run in planned if run.folder in known})
     shared: list[PlannedRun] = []
     for run in planned:
         wanted = run.config.to_dict()
@@ -87,6 +91,15 @@ def unique(planned: Iterable[PlannedRun]) -> list[PlannedRun]:
     for run in planned:
         first.setdefault(run.folder, run)
     return sorted(first.values(), key=lambda run: run.seed)
+
+
+def _require_distinct(experiment: Experiment, settings: Sequence[str]) -> None:
+    """The runs of a plan differ in method and seed; no setting may make them all the same."""
+    ways = {"seed": "choose seeds with --seeds", "method": f"its arms say which ({', '.join(experiment.arms)})"}
+    for setting in settings:
+        key = setting.partition("=")[0].partition(".")[0]
+        if key in ways:
+            raise OelmError(f"--set {setting} would give every run of {experiment.name} the same {key}; {ways[key]}")
 
 
 def _config(

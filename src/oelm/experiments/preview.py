@@ -10,24 +10,29 @@ from oelm.errors import OelmError
 from oelm.experiments.entries import DataRecipe, Experiment, read
 from oelm.experiments.plan import PlannedRun
 from oelm.methods import method
-from oelm.runs import checkpoint_bytes
+from oelm.runs import RunFolder, checkpoint_bytes
 
 GPT2_VOCABULARY = 50_257
+TASK_LENGTH = 128
 _VALUES_PER_TOKEN_AND_LAYER = 17
 """Activations kept for the backward pass, in units of the width: attention without its score matrix, FFN, norms."""
 
 
 def preview(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
-    """Parameters, steps, tokens, passes over the data, and an estimate of the memory and disk that a run needs."""
-    facts = _encoder(run, experiment) if experiment.task else _language_model(run, experiment)
-    trained = facts["total_parameters"] - facts["frozen_parameters"]
+    """Parameters, steps, tokens, passes over the data, and an estimate of the memory and disk that a run needs.
+
+    What cannot be known before the model is there is None.
+    """
+    facts = _classifier(run, experiment) if experiment.task else _language_model(run, experiment)
+    total, frozen = facts["total_parameters"], facts["frozen_parameters"]
     return {
         "experiment": experiment.name,
         "arm": "/".join(run.folder.parts[-2:]).removesuffix(f"-{run.seed}"),
         "run": str(run.folder),
+        "finished": RunFolder(run.folder).result_file.is_file(),
         **facts,
-        "trainable_parameters": trained,
-        "checkpoint_bytes": checkpoint_bytes(facts["total_parameters"], trained),
+        "trainable_parameters": total and total - frozen,
+        "checkpoint_bytes": total and checkpoint_bytes(total, total - frozen),
     }
 
 
@@ -63,35 +68,29 @@ def _language_model(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _encoder(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
-    """From the shape of an encoder that the catalog knows; another one is known when it is downloaded."""
-    encoder = str(experiment.model.get("encoder")).rpartition("/")[2]
-    known, dataset = read("facts")["models"], read("facts")["datasets"][experiment.dataset]
-    if encoder not in known:
-        raise OelmError(
-            f"{experiment.name}: nothing is known of {encoder} before it is there; preview it at scale full"
-        )
-    shape = Shape(**{**known[encoder], "labels": dataset["labels"]})
-    chosen, training = method(run.config.method), experiment.training
+def _classifier(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
+    """From the shape of an encoder that the catalog knows; of another one, the steps."""
+    assert experiment.task is not None
+    settings, dataset = run.config.training, read("facts")["datasets"][experiment.dataset]
+    known = read("facts")["models"].get(str(run.config.model.encoder).rpartition("/")[2])
+    length = settings.sequence_length or TASK_LENGTH
+    batches = -(-(experiment.task.train_rows or dataset["train_rows"]) // settings.batch_size)
+    steps = settings.max_steps or max(1, round((settings.epochs or 0) * batches / settings.accumulation))
+    tokens = steps * settings.accumulation * settings.batch_size * length
+    facts = {"steps": steps, "tokens": tokens, "passes_over_data": steps * settings.accumulation / batches}
+    if known is None:
+        unknown = ("total_parameters", "frozen_parameters", "petaflops", "memory_bytes")
+        return {**facts, **dict.fromkeys(unknown)}
+    shape = Shape(**{**known, "labels": dataset["labels"], "sequence_length": length})
+    chosen = method(run.config.method)
     frozen = sum(part.frozen for part in (chosen.query, chosen.key)) * shape.qk_parameters // 2
-    batch = training["batch_size"] * training["sequence_length"]
-    rows = (experiment.task and experiment.task.train_rows) or dataset["train_rows"]
-    steps = training["epochs"] * -(-rows // training["batch_size"])
-    flops = shape.flops(frozen=chosen.query.frozen and chosen.key.frozen).step
+    layer_values = settings.batch_size * length * shape.layers * shape.width
     return {
+        **facts,
         "total_parameters": shape.parameters,
         "frozen_parameters": frozen,
-        "steps": steps,
-        "tokens": steps * batch,
-        "passes_over_data": training["epochs"],
-        "petaflops": flops * steps * batch / 1e15,
-        "memory_bytes": memory_bytes(
-            shape.parameters,
-            shape.parameters - frozen,
-            batch * shape.layers * shape.width,
-            0,
-            run.config.training.precision,
-        ),
+        "petaflops": shape.flops(frozen=chosen.query.frozen and chosen.key.frozen).step * tokens / 1e15,
+        "memory_bytes": memory_bytes(shape.parameters, shape.parameters - frozen, layer_values, 0, settings.precision),
     }
 
 

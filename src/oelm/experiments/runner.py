@@ -9,16 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from oelm.errors import OelmError
 from oelm.experiments.plan import PlannedRun
-from oelm.runs import FINISHED, INTERRUPTED, RunFolder
+from oelm.runs import FAILED, FINISHED, RunFolder, fate
 
-REFUSED = 2
+REFUSED = OelmError.exit_code
 """Exit code of a run that did not even begin; its status is still that of an earlier attempt."""
+STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
+"""Exit codes of a run that left on request; the last two, before it had anything to save."""
+UNREADABLE = "unreadable"
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 300  # a run may be in the middle of a validation
 Watch = Callable[[list["Job"]], None]
@@ -26,13 +29,16 @@ Watch = Callable[[list["Job"]], None]
 
 @dataclass(frozen=True)
 class Slot:
-    """A place where one run at a time may work: some GPUs, or a share of the CPU."""
+    """A place where one run at a time may work: some GPUs, or a share of the CPU, from which no GPU is seen."""
 
     gpus: tuple[int, ...] = ()
+    """Their numbers among those that we may see ourselves."""
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus))} if self.gpus else {}
+        seen = os.environ.get(VISIBLE_GPUS)
+        names = seen.split(",") if seen else None
+        return {VISIBLE_GPUS: ",".join(names[gpu] if names else str(gpu) for gpu in self.gpus)}
 
 
 @dataclass
@@ -63,13 +69,41 @@ class Job:
     @property
     def stopped(self) -> bool:
         """It left on request, with a checkpoint: not finished, but nothing went wrong."""
-        early = self.exit_code == -signal.SIGTERM  # before it had anything to save
-        interrupted = self.status.get("state") == INTERRUPTED and self.exit_code not in (0, REFUSED)
-        return self.done and (early or interrupted)
+        return self.exit_code in STOPPED
 
     @property
     def failed(self) -> bool:
-        return self.exit_code not in (None, 0) and not self.stopped
+        return self.exit_code not in (None, 0, *STOPPED)
+
+    @property
+    def reason(self) -> str:
+        """How it failed, in words."""
+        return fate(self.exit_code or 0)
+
+    @property
+    def last_words(self) -> str:
+        started = self.process is not None or self.task is not None
+        return last_words(self.folder) if started else self.status.get("error", "it was never started")
+
+    def look(self) -> None:
+        """Read its status; one that cannot be read is the trouble of this run alone."""
+        try:
+            self.status = self.folder.status()
+        except OelmError as error:
+            self.status = {"state": UNREADABLE, "error": str(error)}
+
+    def ended(self, code: int) -> None:
+        """Note how its process or task ended; a run that was refused could not say so itself."""
+        self.look()
+        self.exit_code = code if code or self.status["state"] == FINISHED else 1
+        if code != REFUSED:
+            return
+        with contextlib.suppress(OelmError, OSError):
+            if self.folder.holder() is None:
+                error = last_words(self.folder, lines=1).removeprefix("error: ")
+                step = self.status.get("step", 0)
+                self.folder.set_status(FAILED, step=step, max_steps=self.max_steps or None, error=error)
+        self.look()
 
 
 def run_all(
@@ -101,17 +135,27 @@ def claimed(planned: Sequence[PlannedRun]) -> Iterator[list[Job]]:
         jobs = []
         for run in planned:
             folder = RunFolder(run.folder)
-            folder.create(run.config.to_dict())
+            folder.path.mkdir(parents=True, exist_ok=True)
             claims.enter_context(folder.claim())
+            folder.create(run.config.to_dict())
             holder = folder.holder()
             if holder is not None:
                 raise OelmError(
                     f"{folder.path} is being trained by process {holder['pid']} on {holder['host']}; "
                     f"wait for it, or: oelm stop {folder.path}"
                 )
-            finished = folder.result() is not None
-            jobs.append(Job(run, folder, exit_code=0 if finished else None, status=folder.status()))
+            jobs.append(_job(run, folder))
         yield jobs
+
+
+def _job(run: PlannedRun, folder: RunFolder) -> Job:
+    job = Job(run, folder)
+    job.look()
+    try:
+        job.exit_code = None if folder.result() is None else 0
+    except OelmError as error:
+        job.exit_code, job.status = 1, {"state": UNREADABLE, "error": str(error)}
+    return job
 
 
 def stop(jobs: list[Job]) -> None:
@@ -128,21 +172,17 @@ def stop(jobs: list[Job]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             job.exit_code = process.wait()
-        job.status = job.folder.status()
+        job.look()
 
 
 def last_words(folder: RunFolder, lines: int = 5) -> str:
     """The end of a run's output and log: what to show when it failed."""
-    for file in (output_file(folder), folder.log_file):
+    for file in (folder.output_file, folder.log_file):
         with contextlib.suppress(OSError):
             text = file.read_text(errors="replace").strip()
             if text:
                 return "\n".join(text.splitlines()[-lines:])
     return "it left no log"
-
-
-def output_file(folder: RunFolder) -> Path:
-    return folder.path / "output.txt"
 
 
 def command(folder: RunFolder, nproc: int = 1) -> list[str]:
@@ -157,7 +197,7 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     """Start the process of a run; what it prints goes to a file in the run folder."""
     # A session of its own: Ctrl-C in the terminal reaches only us, and we pass on a request to checkpoint.
-    with output_file(folder).open("wb") as output:
+    with folder.output_file.open("wb") as output:
         return subprocess.Popen(
             command(folder, nproc),
             stdin=subprocess.DEVNULL,
@@ -190,7 +230,9 @@ def _existing(gpus: Sequence[int] | None) -> list[int]:
     count = torch.cuda.device_count()
     missing = [gpu for gpu in gpus or [] if not 0 <= gpu < count]
     if missing:
-        there = f"this machine has GPUs 0 to {count - 1}" if count else "this machine has no GPU; use --slots"
+        seen = os.environ.get(VISIBLE_GPUS)
+        where = "this machine has" if seen is None else f"{VISIBLE_GPUS}={seen} leaves"
+        there = f"{where} GPUs 0 to {count - 1}" if count else f"{where} no GPU; use --slots"
         raise OelmError(f"GPU {', '.join(map(str, missing))} does not exist; {there}")
     return list(dict.fromkeys(gpus)) if gpus is not None else list(range(count))
 
@@ -229,8 +271,9 @@ def _reap(jobs: list[Job]) -> list[Slot]:
     for job in jobs:
         if job.process is not None and not job.done:
             code = job.process.poll()
-            job.status = job.folder.status()
-            if code is not None:
-                job.exit_code = code if code or job.status["state"] == FINISHED else 1
-                freed.append(job.slot or Slot())
+            if code is None:
+                job.look()
+                continue
+            job.ended(code)
+            freed.append(job.slot or Slot())
     return freed

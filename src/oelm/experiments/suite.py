@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,18 @@ from oelm.experiments.entries import Experiment, chosen
 from oelm.experiments.plan import PlannedRun, plan, share
 from oelm.experiments.runner import Job, run_all
 from oelm.files import write_json
+from oelm.methods import method
+from oelm.runs import RunFolder, config_differences
 from oelm.training.config import RunConfig
 from oelm.training.environment import usable_cores
 
 STEP_TIME_FILE = "step_time.json"
 MOST_SEEDS = 10
 """Seeds from 0 that are looked for among existing runs."""
+NAMED = 3
+"""Runs that a warning names one by one."""
 Say = Callable[[str], None]
+log = logging.getLogger("oelm")
 
 
 def plan_experiments(
@@ -58,16 +64,38 @@ def plan_experiments(
 
 
 def runs_of(names: Sequence[str], root: Path, scale: str) -> list[PlannedRun]:
-    """Runs of experiments and suites that are there below `root`; one that two experiments share is there for both."""
+    """Runs of experiments and suites that are there below `root`; one that two experiments share is there for both.
+
+    A run that was made with other settings than the catalog's is named and left out.
+    """
     planned: list[PlannedRun] = []
     for experiment in chosen(names, scale):
         with contextlib.suppress(OelmError):  # not to be run by this version, so there is none
             planned += plan_experiments([experiment], root, prepare_data=False, seeds=range(MOST_SEEDS))
-    return [run for run in planned if (run.folder / "config.yaml").is_file()]
+    there = [run for run in planned if (run.folder / "config.yaml").is_file()]
+    others = {run.folder: change for run in there if (change := _change(run))}
+    if others:
+        named = ", ".join(f"{folder} ({change})" for folder, change in list(others.items())[:NAMED])
+        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+        log.warning("left out, since other settings than the catalog's were given: %s%s", named, more)
+    return [run for run in there if run.folder not in others]
+
+
+def _change(run: PlannedRun) -> str | None:
+    """What was set otherwise when the run was made, if anything was; where its data lay is no setting."""
+    try:
+        differences = config_differences(RunFolder(run.folder).config(), run.config.to_dict())
+    except OelmError as error:
+        return str(error)
+    return next((change for change in differences if not change.startswith("data.path ")), None)
 
 
 def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 24, say: Say = lambda message: None) -> None:
-    """Interleaved step times of arms that differ in their method only, kept beside their runs; measured once."""
+    """Interleaved step times of arms that differ in their method only, kept beside their runs.
+
+    They are measured once. A folder that lacks one of its arms gets all times anew: only what was measured together
+    can be compared.
+    """
     groups: dict[str, list[PlannedRun]] = {}
     for run in planned:
         if (Path(run.config.data.path) / MANIFEST).is_file():
@@ -82,13 +110,26 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 24, say: Say = 
         if any(sum(folder in others for others in several) > 1 for folder in folders):
             say(f"not timing {runs[0].folder.parent}: it holds models of several sizes, and one file cannot say whose")
             continue
-        if all((folder / STEP_TIME_FILE).is_file() for folder in folders):
+        wanted = [run for run in runs if not method(run.arm).moves]
+        lacking = [f for f in folders if {r.arm for r in wanted if r.folder.parent == f} - set(_timed_arms(f))]
+        if not lacking:
             continue
-        arms = list(dict.fromkeys(run.arm for run in runs))
+        arms = dict.fromkeys(
+            [*(run.arm for run in wanted), *(arm for folder in lacking for arm in _timed_arms(folder))]
+        )
         say(f"timing {', '.join(arms)} side by side")
-        times = _step_times(arms, runs[0].config, TokenData.open(runs[0].config.data.path), rounds)
-        for folder in folders:
+        times = _step_times(list(arms), runs[0].config, TokenData.open(runs[0].config.data.path), rounds)
+        for folder in lacking:
             write_json(folder / STEP_TIME_FILE, times)
+
+
+def _timed_arms(folder: Path) -> list[str]:
+    """The arms whose step times a folder has already, the reference among them."""
+    try:
+        times = json.loads((folder / STEP_TIME_FILE).read_text())
+        return [times["reference"], *times["arms"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def run_suite(
@@ -120,7 +161,7 @@ def prepare_data(experiment: Experiment, root: Path) -> TokenData:
 def time_arms(experiment: Experiment, root: Path, *, rounds: int = 24) -> dict[str, Any]:
     """Interleaved step times of the arms, measured once and kept beside the runs."""
     file = root / STEP_TIME_FILE
-    if file.is_file():
+    if set(experiment.arms) <= set(_timed_arms(root)):
         return json.loads(file.read_text())
     data = TokenData.open(root / "data")
     times = _step_times(experiment.arms, plan(experiment, data, root)[0].config, data, rounds)

@@ -21,7 +21,8 @@ from transformers import TrainerCallback, TrainerState
 
 from oelm.errors import OelmError
 from oelm.files import write_json
-from oelm.freezing import FreezeReport, audit, freeze, site_tensors
+from oelm.freeze_report import FreezeReport
+from oelm.freezing import audit, freeze, site_tensors
 from oelm.methods import Method, method
 from oelm.schedules import Rates, Schedule, advance
 from oelm.training.timing import PUBLISHED_WARMUP, StepTimer

@@ -3,6 +3,7 @@
 Loads neither torch nor transformers, so that planning a hundred runs is instant.
 """
 
+import copy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,7 +161,7 @@ def with_settings(values: dict[str, Any], assignments: list[str]) -> dict[str, A
     >>> with_settings({"training": {"max_lr": 1}}, ["training.max_lr=3e-4", "seed=2"])
     {'training': {'max_lr': 0.0003}, 'seed': 2}
     """
-    result: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in values.items()}
+    result = copy.deepcopy(values)
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key:

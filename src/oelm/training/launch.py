@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from oelm.errors import OelmError
-from oelm.runs import RunFolder
+from oelm.runs import RunFolder, fate
 from oelm.training import setup
 from oelm.training.checkpoints import newest_valid
 from oelm.training.config import RunConfig
@@ -57,7 +57,7 @@ def launch(
             rank, cause = _cause(failures)
             if cause.exitcode in _LAST_WORDS:
                 return cause.exitcode
-            what = f"process {rank} of {config.runtime.nproc} (pid {cause.pid}) {_fate(cause)}"
+            what = f"process {rank} of {config.runtime.nproc} (pid {cause.pid}) {fate(cause.exitcode)}"
             if restarts == max_restarts or _diverged(folder):
                 break
             say(f"{what}; starting again {_place(folder)} (restart {restarts + 1} of {max_restarts})")
@@ -98,13 +98,6 @@ def _cause(failures: "Mapping[int, ProcessFailure]") -> "tuple[int, ProcessFailu
     """The process that failed first; those that only lost it, or were ended by the agent, come after."""
     after = (-signal.SIGTERM, PeerLost.exit_code)
     return min(failures.items(), key=lambda item: (item[1].exitcode in after, item[1].timestamp))
-
-
-def _fate(failure: "ProcessFailure") -> str:
-    if failure.exitcode >= 0:
-        return f"failed with exit code {failure.exitcode}"
-    hint = " (perhaps for lack of memory)" if failure.exitcode == -signal.SIGKILL else ""
-    return f"was killed by {failure.signal_name()}{hint}"
 
 
 def _place(folder: RunFolder) -> str:

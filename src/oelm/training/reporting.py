@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oelm.freezing import FreezeReport
+from oelm.freeze_report import FreezeReport
 from oelm.runs import RUNNING, RunFolder
 from oelm.training.environment import peak_memory_bytes
 from oelm.training.setup import Parts

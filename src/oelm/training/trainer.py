@@ -7,9 +7,10 @@ A run folder with a checkpoint is continued, bit for bit as if it had never stop
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ import torch
 from torch import nn
 
 from oelm.errors import OelmError
-from oelm.freezing import FreezeReport, audit, freeze, hold
+from oelm.freeze_report import FreezeReport
+from oelm.freezing import audit, freeze, hold
 from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder, config_differences
 from oelm.schedules import Rates, Schedule, advance
 from oelm.training import checkpoints, setup
@@ -48,23 +50,36 @@ class Diverged(OelmError):
 
 def train(config: RunConfig, out: str | Path, progress: Progress | None = None) -> dict[str, Any]:
     """Run, or go on with, the training that `config` describes in the folder `out`; return its result."""
+    if result := finished(config, RunFolder(out)):
+        return result
     world = find_world(config)
     folder = world.folder(out)
     parts = setup.prepare(config, folder, world)  # everything that can be refused is refused here
     folder.path.mkdir(parents=True, exist_ok=True)
     with world.connected(parts.config, folder), folder.lock(), _log_to(folder.log_file):
         folder.create(parts.config.to_dict())
-        finished = folder.result()
-        if finished is not None:
-            if folder.status()["state"] != FINISHED:  # killed between writing the result and saying so
-                folder.set_status(FINISHED, step=finished["steps"], max_steps=parts.config.training.max_steps)
-            return finished
+        if result := finished(parts.config, folder):
+            return result
         try:
             trainer = Trainer(parts, folder, progress)
         except Exception as error:  # from here on the run itself says how it ends
-            folder.set_status(FAILED, step=folder.status().get("step", 0), error=f"{type(error).__name__}: {error}")
+            with suppress(OSError, OelmError):  # this may not hide what went wrong first
+                folder.set_status(FAILED, step=folder.status().get("step", 0), error=f"{type(error).__name__}: {error}")
             raise
         return trainer.run()
+
+
+def finished(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
+    """The result of this training, if the folder has it already; then nobody needs the data any more.
+
+    Without a fingerprint nobody knows whether it is the same training until the data were opened.
+    """
+    result = folder.result() if config.data.fingerprint else None
+    if result is None or config_differences(folder.config(), config.to_dict()):
+        return None
+    if folder.status()["state"] != FINISHED:  # killed between writing the result and saying so
+        folder.set_status(FINISHED, step=result["steps"], max_steps=config.training.max_steps)
+    return result
 
 
 class Trainer:
@@ -99,6 +114,7 @@ class Trainer:
         self.schedule = Schedule.of(self.freeze_report, self.settings.max_steps)
         self.rates = Rates.of(self.model, self.freeze_report, self.schedule)
         self._wrap()
+        _no_progress_bars()
         self.optimizer = build_optimizer(self.model, self.settings, self.rates)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
         self.reporter = Reporter(parts, folder, self.timer, progress, started)
@@ -118,8 +134,9 @@ class Trainer:
             log.info("%s", interruption)
             raise
         except BaseException as error:
-            self.reporter.say(FAILED, self.step, error=f"{type(error).__name__}: {error}")
             log.error("failed at step %d (started at %d): %s", self.step, started_at, error)
+            with suppress(OSError):  # a full disk may not hide what went wrong first
+                self.reporter.say(FAILED, self.step, error=f"{type(error).__name__}: {error}")
             raise
         finally:
             self.reporter.trackers.close()
@@ -316,6 +333,14 @@ class Trainer:
         final = self._validate(whole=True)
         audit(self.model, self.freeze_report)  # raises if anything frozen has moved
         return self.reporter.finish(self.step, final, self.best, self.freeze_report)
+
+
+def _no_progress_bars() -> None:
+    """A model of transformers, if this is one, would draw a bar for every checkpoint it writes."""
+    if "transformers" in sys.modules:
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.disable_progress_bar()
 
 
 @contextmanager

@@ -6,17 +6,19 @@ else is known through the folders, as on one machine.
 
 import contextlib
 import os
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from oelm.errors import OelmError
 from oelm.experiments.plan import PlannedRun
-from oelm.experiments.runner import GRACE_SECONDS, POLL_SECONDS, Job, Watch, claimed, output_file, signals_raise, start
-from oelm.runs import FINISHED, RunFolder
+from oelm.experiments.runner import GRACE_SECONDS, POLL_SECONDS, STOPPED, Job, Watch, claimed, signals_raise, start
+from oelm.runs import RunFolder
 
+Process: TypeAlias = "subprocess.Popen[bytes]"
 LOST_LOCK_SECONDS = 180
 """How long the lock of a lost machine may last on a shared file system."""
 
@@ -54,8 +56,11 @@ def run_on(scheduler: Scheduler, planned: Sequence[PlannedRun], watch: Watch | N
     return jobs
 
 
-def work(folder: str | Path, directory: str, nproc: int = 1) -> int:
-    """Called on some machine of the cluster: train in the run folder, in a process of its own; its exit code."""
+def work(folder: str | Path, directory: str, nproc: int = 1, started: Callable[[Process], None] | None = None) -> int:
+    """Called on some machine of the cluster: train in the run folder, in a process of its own; its exit code.
+
+    `started` is told of that process.
+    """
     os.chdir(directory)
     run = RunFolder.open(folder)
     deadline = time.monotonic() + LOST_LOCK_SECONDS
@@ -63,6 +68,8 @@ def work(folder: str | Path, directory: str, nproc: int = 1) -> int:
         time.sleep(0.5)
     process = start(run, nproc=nproc)
     try:
+        if started is not None:
+            started(process)
         return process.wait()
     except BaseException:
         process.terminate()
@@ -87,11 +94,12 @@ def _look_at(job: Job, scheduler: Scheduler) -> None:
         code = scheduler.exit_code(job.task)
     except Exception as error:  # schedulers raise many unrelated types
         code = 1
-        with output_file(job.folder).open("a") as output:
+        with job.folder.output_file.open("a") as output:
             output.write(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
-    job.status = job.folder.status()
-    if code is not None:
-        job.exit_code = code if code or job.status["state"] == FINISHED else 1
+    if code is None:
+        job.look()
+    else:
+        job.ended(code)
 
 
 def _cancel(jobs: list[Job], scheduler: Scheduler) -> None:
@@ -104,4 +112,5 @@ def _cancel(jobs: list[Job], scheduler: Scheduler) -> None:
     while any(job.folder.locked for job in running) and time.monotonic() < deadline:
         time.sleep(0.2)
     for job in running:
-        job.status, job.exit_code = job.folder.status(), 1
+        job.look()
+        job.exit_code = STOPPED[0]

@@ -1,13 +1,15 @@
 """A SLURM cluster through submitit: every run is a job; a job that is preempted or out of time is queued again."""
 
+import contextlib
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oelm.errors import OelmError
-from oelm.experiments.engines.cluster import Scheduler, require, run_on, work
+from oelm.experiments.engines.cluster import Process, Scheduler, require, run_on, work
 from oelm.experiments.plan import PlannedRun
 from oelm.experiments.runner import Job, Watch
 from oelm.training.config import with_settings
@@ -22,14 +24,25 @@ class Training:
 
     def __init__(self, folder: str, directory: str, nproc: int) -> None:
         self.folder, self.directory, self.nproc = folder, directory, nproc
+        self.process: Process | None = None
 
     def __call__(self) -> int:
-        return work(self.folder, self.directory, self.nproc)
+        return work(self.folder, self.directory, self.nproc, self._started)
+
+    def _started(self, process: Process) -> None:
+        """From now on pass SIGTERM (scancel), which submitit would ignore, on to the run; `work` waits for its end."""
+        self.process = process
+        signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
 
     def checkpoint(self) -> Any:
-        """submitit's hook: leaving this process is the run's signal to save, and the job that comes waits for it."""
+        """submitit's hook. SLURM may end the job as soon as this returns, so that the run must have saved before."""
         import submitit
 
+        if self.process is not None:
+            self.process.terminate()
+            # We are in a signal handler, in the middle of `process.wait()`, which cannot be called a second time.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(Training(self.folder, self.directory, self.nproc))
 
 

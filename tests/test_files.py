@@ -1,0 +1,45 @@
+"""Locks, as file systems offer them."""
+
+import errno
+import fcntl
+import os
+
+import pytest
+
+from oelm.errors import OelmError
+from oelm.files import exclusive, is_locked
+
+
+def test_a_lock_is_seen_while_it_is_held_and_not_after(tmp_path):
+    file = tmp_path / ".lock"
+    assert is_locked(file) is False
+    with exclusive(file, "taken"):
+        assert is_locked(file) is True
+    assert is_locked(file) is False
+
+
+def test_a_lock_is_asked_for_as_nfs_allows_it(tmp_path, monkeypatch):
+    """There a shared lock needs a file that is open for reading, and an exclusive one for writing."""
+    flock = fcntl.flock
+
+    def nfs(file, operation):
+        mode = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE
+        if mode == (os.O_WRONLY if operation & fcntl.LOCK_SH else os.O_RDONLY):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", nfs)
+    with exclusive(tmp_path / ".lock", "taken"):
+        assert is_locked(tmp_path / ".lock") is True
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named_in_one_line(tmp_path, monkeypatch, number):
+    def refuse(file, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OelmError, match=r"lies on a file system without locks .*; choose a folder on another one"):
+        exclusive(tmp_path / ".lock", "taken").__enter__()
+    (tmp_path / ".lock").touch()
+    assert is_locked(tmp_path / ".lock") is None  # not: nobody has it
