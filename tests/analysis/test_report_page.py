@@ -96,7 +96,8 @@ def test_unfinished_and_unreadable_runs_are_named(page):
 
 
 def test_settings_environment_and_floor_are_there(page):
-    assert "max_lr: 0.003" in page
+    assert page.count("max_lr: 0.003") == 1  # all arms share them
+    assert "seeds 0, 1: baseline, oelm_freeze, oelm_random" in page
     assert "0123456789abcdef" in page
     assert "own entropy: 2.773" in page
 

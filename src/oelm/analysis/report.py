@@ -135,13 +135,20 @@ class Content:
 
     @property
     def configs(self) -> dict[str, str]:
-        """The complete settings of every arm, ready to be run again."""
+        """The complete settings, once for all arms of a study that share everything but the method and the seeds."""
         found = {}
         for study in self.loaded.studies:
+            alike: dict[str, list[Arm]] = {}
             for arm in study.arms:
-                seeds = self.texts("seeds_of", seeds=self.texts.listing([str(run.seed) for run in arm.runs]))
-                config = yaml.safe_dump(arm.runs[0].config, sort_keys=False, allow_unicode=True)
-                found[f"{arm.label}, {study.dataset}, {study.model}, {seeds}"] = config
+                config = {key: value for key, value in arm.runs[0].config.items() if key not in ("method", "seed")}
+                if not isinstance(arm.runs[0].config.get("method"), str):  # one of the user's own, which no name tells
+                    config = {"method": arm.runs[0].config.get("method"), **config}
+                alike.setdefault(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), []).append(arm)
+            for text, arms in alike.items():
+                numbers = sorted({run.seed for arm in arms for run in arm.runs})
+                seeds = self.texts("seeds_of", seeds=self.texts.listing([str(number) for number in numbers]))
+                names = self.texts.listing([arm.label for arm in arms])
+                found[f"{study.dataset}, {study.model}, {seeds}: {names}"] = text
         return found
 
     @property
