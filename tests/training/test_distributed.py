@@ -241,7 +241,7 @@ def tiny(data: Path, method: str, model: dict | None = None, **training) -> RunC
     )
 
 
-pytestmark = pytest.mark.timeout(400)  # on busy cores; alone it takes two minutes
+pytestmark = pytest.mark.timeout(700)  # on busy cores, and a stuck process has its grace; alone it takes two minutes
 
 
 # What they found
@@ -342,8 +342,8 @@ def children(pid: int) -> list[int]:
 
 
 def ended(process: "subprocess.Popen[str]", workers: list[int]) -> str:
-    """What a job has said, when it has left and nobody of it is left."""
-    said, _ = process.communicate(timeout=120)
+    """What a job has said, when it has left and nobody of it is left; it ends those who stay too long by itself."""
+    said, _ = process.communicate(timeout=launching.GRACE_SECONDS + 60)
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert "Traceback" not in said
     return said
