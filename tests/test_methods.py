@@ -3,6 +3,7 @@ import yaml
 
 from oelm.errors import OelmError
 from oelm.methods import METHODS, Method, method, methods
+from oelm.modifiers import equal_baseline
 from oelm.orthogonal import INITIALISATIONS
 
 NAMED = [
@@ -67,9 +68,19 @@ def test_a_method_can_be_given_as_a_mapping():
         ("oelm_freeze+thaw=top-down:0.5+refreeze=nan", "refreeze is nan; it is a time"),
         ("baseline+lr=nan", "lr is nan; it is a factor of the learning rate"),
         ("baseline+lr=inf", "lr is inf"),
+        ("oelm_freeze+orthogonal", "orthogonal of method 'oelm_freeze' says how .* that train begin, but none of them"),
         ("baseline+layer_lr=nan", "layer_lr of method 'baseline' is nan; it must be a number above 0"),
     ],
 )
 def test_a_wrong_method_is_refused_by_name(spec, message):
     with pytest.raises(OelmError, match=message):
         method(spec)
+
+
+def test_what_trains_may_start_orthonormal():
+    start, trained = method("baseline+orthogonal"), method("orthogonal_trained")
+    assert (start.query, start.key) == (trained.query, trained.key)
+    free = method("identity_q+orthogonal+qrank=8")
+    assert free.query.projection == "identity" and free.query.init == "keep"
+    assert free.key.init == "head_orthogonal" and not free.key.frozen
+    assert equal_baseline(free.name) == "baseline+orthogonal+qrank=8"

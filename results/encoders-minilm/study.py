@@ -4,8 +4,8 @@
 2. final: baseline, the study's method and the two best others, each at its own best rate, three seeds.
 3. step times of all arms, interleaved in one process, beside what their FLOPs predict.
 
-Runs go to runs/encoders-minilm and may be stopped and started at will; their records (all but weights) and the report
-are copied beside this file.
+Runs go to runs/encoders-minilm and may be stopped and started at will. The records of a finished run (all but weights)
+are copied beside this file at once and taken from there when the runs are gone; the reports come last.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ DATA = RUNS / "data"
 ENCODER = DATA / "minilm-l6"
 SWEEP = "sweep.json"
 RECORDS = ("config.yaml", "environment.json", "freeze.json", "metrics.jsonl", "clock.jsonl", "timing_stats.json",
-           "result.json", "status.json")  # fmt: skip
+           "status.json", "result.json")  # fmt: skip
 
 ARMS = [
     "baseline",
@@ -87,6 +88,8 @@ def main() -> None:
     rates, seeds = (RATES[1:2], SEEDS[:1]) if options.smoke else (RATES, SEEDS)
     plans = {name: SMOKE if options.smoke else plan for name, plan in PLANS.items()}
     root = RUNS / ("smoke" if options.smoke else "")
+    records = root / "records" if options.smoke else HERE
+    copy_records(records, root)
 
     screens = {name: _screen_data(name, plan, options) for name, plan in plans.items()}
     finals = screens if options.smoke else {name: _final_data(name, plan, options) for name, plan in plans.items()}
@@ -96,17 +99,16 @@ def main() -> None:
         for arm in arms
         for rate in rates
     ]
-    run_all(wanted, options.slots)
+    run_all(wanted, options.slots, root, records)
     wanted = []
     for name, plan in plans.items():
         keep_sweep(root, name, arms)
         for arm, rate in leaders(root / "screen" / name, arms, others=1 if options.smoke else 2).items():
             wanted += [_run(root / "final" / name, finals[name], arm, rate, seed, plan.final_epochs) for seed in seeds]
-    run_all(wanted, options.slots)
+    run_all(wanted, options.slots, root, records)
     for name, data in finals.items():
         time_arms(root / "final" / name, data, arms, rounds=2 if options.smoke else 16)
-    records = root / "records" if options.smoke else HERE
-    keep_records(root, records)
+    copy_records(root, records)
     for phase in ("screen", "final"):
         for lang in ("en", "zh"):
             command = [sys.executable, "-m", "oelm", "report", str(records / phase), "--lang", lang]
@@ -132,7 +134,7 @@ def _run(folder: Path, data: TaskData, arm: str, rate: float, seed: int, epochs:
     return run.path
 
 
-def run_all(folders: list[Path], slots: int) -> None:
+def run_all(folders: list[Path], slots: int, root: Path, records: Path) -> None:
     """One process per run; a stop asks them all to checkpoint, and the same command goes on from there."""
     left = [folder for folder in folders if RunFolder(folder).result() is None and not diverged(folder)]
     print(f"{len(folders)} runs, {len(left)} to do, {slots} at a time", flush=True)
@@ -142,6 +144,7 @@ def run_all(folders: list[Path], slots: int) -> None:
         subprocess.run([*leash, "-m", "oelm", "resume", str(folder), "--quiet"], check=False)
         if RunFolder(folder).result() is not None:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # a finished run is its records
+            copy_records(root, records)
             print(f"{folder}: accuracy {100 * _accuracy(folder):.2f} %", flush=True)
 
     with ThreadPoolExecutor(slots) as pool:
@@ -247,17 +250,24 @@ def time_arms(folder: Path, data: TaskData, arms: list[str], rounds: int) -> Non
     write_json(file, facts)
 
 
-def keep_records(root: Path, records: Path) -> None:
-    """Everything but the weights."""
-    for phase in ("screen", "final"):
-        for run in (root / phase).glob("*/*/result.json"):
-            target = records / run.parent.relative_to(root)
-            target.mkdir(parents=True, exist_ok=True)
+def copy_records(source: Path, target: Path) -> None:
+    """Of finished runs and what lies beside them: everything but the weights, where the target has none yet."""
+    for run in [r.parent for phase in ("screen", "final") for r in (source / phase).glob("*/*/result.json")]:
+        copy = target / run.relative_to(source)
+        if not (copy / RECORDS[-1]).is_file():
+            copy.mkdir(parents=True, exist_ok=True)
             for name in RECORDS:
-                shutil.copyfile(run.parent / name, target / name)
-        for name in ("step_time.json", SWEEP):
-            for file in (root / phase).glob(f"*/{name}"):
-                shutil.copyfile(file, records / file.relative_to(root))
+                _copy(run / name, copy / name)
+    for file in [f for name in ("step_time.json", SWEEP) for f in source.glob(f"*/*/{name}")]:
+        copy = target / file.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        _copy(file, copy)
+
+
+def _copy(source: Path, target: Path) -> None:
+    part = target.with_name(f"{target.name}.{threading.get_ident()}")
+    shutil.copyfile(source, part)
+    part.replace(target)
 
 
 def _screen_data(name: str, plan: Plan, options: argparse.Namespace) -> TaskData:

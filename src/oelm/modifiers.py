@@ -52,6 +52,15 @@ def _piece(*roles: str, **given: Any) -> Change:
     return change
 
 
+def _start_orthonormal(method: Method, value: str) -> Method:
+    training = tuple(role for role in QK if not method.part(role).frozen)
+    if not training:
+        raise OelmError(
+            f"orthogonal of method {method.name!r} says how queries and keys that train begin, but none of them does"
+        )
+    return _parts(method, training, init="head_orthogonal", init_pretrained="head_qr")
+
+
 def _thaw(method: Method, value: str) -> Method:
     order, *times = value.split(":")
     return replace(method, thaw=Thaw(order, tuple(_number("thaw", t) for t in times) or (0.5,)))
@@ -83,7 +92,7 @@ def _whole(name: str, text: str) -> int:
 
 
 def equal_baseline(name: str) -> str:
-    """The trained baseline with the same pieces: the fair opponent of a frozen method that has some.
+    """The trained baseline with the same pieces and start: the fair opponent of a frozen method that has some.
 
     >>> equal_baseline("permutation_qk+rank=8+layers=last2")
     'baseline+rank=8'
@@ -93,7 +102,7 @@ def equal_baseline(name: str) -> str:
 
 
 QK = ("query", "key")
-PIECES = ("scale", "gain", "mix", "shift", "rank", "qrank", "krank")
+PIECES = ("scale", "gain", "mix", "shift", "rank", "qrank", "krank", "orthogonal")
 MODIFIERS: dict[str, tuple[str, Change, str]] = {
     # name: (what its value looks like, what it does, in words)
     "scale": ("", _piece("query", scale=True), "a learned factor per head"),
@@ -103,6 +112,7 @@ MODIFIERS: dict[str, tuple[str, Change, str]] = {
     "rank": ("8", _piece(*QK), "a learned low-rank update of queries and keys"),
     "qrank": ("8", _piece("query"), "a learned low-rank update of the queries"),
     "krank": ("8", _piece("key"), "a learned low-rank update of the keys"),
+    "orthogonal": ("", _start_orthonormal, "those that train start with orthonormal heads"),
     "layers": ("last2", lambda m, v: replace(m, layers=v), "only in some layers"),
     "ffn": ("", lambda m, v: replace(m, ffn=ORTHONORMAL_FFN), "FFN matrices orthonormal and frozen"),
     "ratio": (

@@ -85,6 +85,8 @@ def test_a_baseline_with_pieces_is_compared_with_the_plain_one(tmp_path: Path) -
     found = {arm.label: arm.baseline.label for arm in load_runs(tmp_path).arms if arm.baseline}
     assert found["baseline+rank=8 (weight_decay=0.1)"] == found["baseline+rank=8 (weight_decay=0.2)"] == "baseline"
     assert found["identity_qk+rank=8"] == "baseline+rank=8 (weight_decay=0.1)"
+    equipped = next(arm for arm in load_runs(tmp_path).arms if arm.method == "identity_qk+rank=8")
+    assert equipped.plain_baseline is not None and equipped.plain_baseline.label == "baseline"
 
 
 def test_studies_of_equal_names_are_told_apart(tmp_path: Path) -> None:

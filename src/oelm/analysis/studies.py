@@ -163,7 +163,7 @@ def _beside_its_baseline(arm: Arm, arms: list[Arm], folded: list[Arm]) -> Arm:
     if not candidates:
         return arm
     nearest = min(candidates, key=lambda other: len(differences(arm, other)))
-    return replace(arm, baseline=nearest, differences=differences(arm, nearest))
+    return replace(arm, baseline=_beside_its_baseline(nearest, arms, folded), differences=differences(arm, nearest))
 
 
 def differences(arm: Arm, other: Arm) -> list[Note]:
