@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from oelm.inspection import inspect_gpt
 from oelm.training.bench import Shape, bench
 from oelm.training.footprint import measure
 from oelm.training.interleaved import ratio
@@ -29,35 +30,47 @@ parts, which says what can be had on this machine without any effort of ours."""
 def facts(rounds: int, shape: Shape) -> dict[str, Any]:
     timed = bench(ARMS, shape, rounds=rounds)
     arms = timed["arms"]
-
+    seconds = {arm: arms[arm]["seconds"] for arm in ARMS}
     memory: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for _ in range(MEMORY_ROUNDS):
         for arm in ARMS:
             memory[arm].append(measure(arm, shape)["bytes"])
 
-    def compare(arm: str, reference: str, limit: float) -> dict[str, Any]:
-        return {**ratio(np.array(arms[arm]["seconds"]), np.array(arms[reference]["seconds"])), "limit": limit}
+    def compare(what: dict[str, Any], arm: str, reference: str, limit: float, **more: float) -> dict[str, Any]:
+        return {**ratio(np.array(what[arm]), np.array(what[reference])), "limit": limit, **more}
 
-    def compare_memory(arm: str, reference: str, limit: float) -> dict[str, Any]:
-        return {**ratio(np.array(memory[arm]), np.array(memory[reference])), "limit": limit}
-
-    predicted = arms["oelm_freeze"]["step_flops"] / arms["baseline"]["step_flops"]
-    frozen = compare("oelm_freeze", "baseline", predicted + FROZEN_MARGIN)
+    flops = arms["oelm_freeze"]["step_flops"] / arms["baseline"]["step_flops"]
+    tensors = predicted_bytes("oelm_freeze", shape) / predicted_bytes("baseline", shape)
+    frozen = ("oelm_freeze", "baseline")
     return {
         "shape": f"{shape.size}, {shape.batch} × {shape.length} tokens, "
         f"vocabulary {shape.vocab}, dropout {shape.dropout:g}",
         "threads": timed["protocol"]["threads"],
-        "baseline / gpt2": compare("baseline", "gpt2", OURS_LIMIT),
-        "baseline / gpt2_fused": compare("baseline", "gpt2_fused", OURS_LIMIT),
-        "plain / gpt2": compare("plain", "gpt2", OURS_LIMIT),
-        "baseline / plain": compare("baseline", "plain", 1.0),
-        "oelm_freeze / baseline": {**frozen, "predicted_by_flops": predicted},
+        "baseline / gpt2": compare(seconds, "baseline", "gpt2", OURS_LIMIT),
+        "baseline / gpt2_fused": compare(seconds, "baseline", "gpt2_fused", OURS_LIMIT),
+        "plain / gpt2": compare(seconds, "plain", "gpt2", OURS_LIMIT),
+        "baseline / plain": compare(seconds, "baseline", "plain", 1.0),
+        "oelm_freeze / baseline": compare(seconds, *frozen, flops + FROZEN_MARGIN, predicted_by_flops=flops),
         "matmul_peak": timed["gemm"]["peak_flops_per_second"],
         "times the limit of the matmul peak": {arm: arms[arm]["times_limit"] for arm in ARMS},
         "peak_memory_bytes": memory,
-        "memory: baseline / gpt2": compare_memory("baseline", "gpt2", OURS_LIMIT),
-        "memory: oelm_freeze / baseline": compare_memory("oelm_freeze", "baseline", predicted + FROZEN_MARGIN),
+        "memory: baseline / gpt2": compare(memory, "baseline", "gpt2", OURS_LIMIT),
+        "memory: oelm_freeze / baseline": compare(
+            memory, *frozen, tensors + FROZEN_MARGIN, predicted_by_tensors=tensors
+        ),
     }
+
+
+def predicted_bytes(method: str, shape: Shape) -> float:
+    facts = inspect_gpt(
+        shape.size,
+        method,
+        batch_size=shape.batch,
+        vocab_size=shape.vocab,
+        dropout=shape.dropout,
+        max_seq_len=shape.model().max_seq_len,
+    )
+    return facts["training_memory"]["peak_bytes"]
 
 
 def main() -> None:
@@ -75,7 +88,11 @@ def main() -> None:
         verdict = "within" if row["ratio"] <= row["limit"] else "ABOVE"
         print(
             f"{name:30s} {row['ratio']:.3f}  [{row['low']:.3f}, {row['high']:.3f}]  {verdict} limit {row['limit']:.3f}"
-            + (f", FLOPs predict {row['predicted_by_flops']:.3f}" if "predicted_by_flops" in row else "")
+            + "".join(
+                f", {what} predict {row[key]:.3f}"
+                for key, what in (("predicted_by_flops", "FLOPs"), ("predicted_by_tensors", "its tensors"))
+                if key in row
+            )
         )
     limits = ", ".join(f"{arm} {times:.2f}" for arm, times in found["times the limit of the matmul peak"].items())
     print(f"times FLOPs ÷ matmul peak ({found['matmul_peak'] / 1e9:.0f} GFLOP/s): {limits}")
