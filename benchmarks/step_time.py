@@ -1,10 +1,12 @@
 """Training step of our GPT against Hugging Face GPT-2 of the same shape, and of the frozen arm against our baseline.
 
-    python benchmarks/step_time.py [--rounds 12] [--dropout 0] [--json]
+    python benchmarks/step_time.py [--rounds 12] [--dropout 0.1] [--keep-freed] [--json]
+    python benchmarks/step_time.py --yardstick      # what a plain GPT without dropout takes of GPT-2's step
 
-The measurement is that of `oelm bench`: one process, interleaved A-B-C-C-B-A, float32, SDPA on both sides, the same
-dropout, AdamW, clipping at 1. Peak memory is measured in a process of its own for each arm, several times over: where
-freed memory leaves holes differs from one process to the next, by some percent.
+The measurement is that of `oelm bench`: one process, interleaved A-B-C-C-B-A, float32, SDPA on both sides, AdamW,
+clipping at 1. GPT-2 is as its users have it: with its default dropout of 0.1, which our arms then have as well, and the
+C library's own way with freed memory. Peak memory is measured in a process of its own for each arm, several times
+over: where freed memory leaves holes differs from one process to the next, by some percent.
 """
 
 import argparse
@@ -13,28 +15,45 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from oelm.inspection import inspect_gpt
+from oelm.training.arms import build_arm
 from oelm.training.bench import Shape, bench
 from oelm.training.footprint import measure
-from oelm.training.interleaved import ratio
+from oelm.training.interleaved import interleave, ratio
 
-SHAPE = Shape("medium-512", batch=4, length=512, vocab=4096)
-"""Without dropout, unless it is asked for: 0.1 is what the study trained with, and GPT-2's own default."""
+SHAPE = Shape("medium-512", batch=4, length=512, vocab=4096, dropout=0.1)
 OURS_LIMIT, FROZEN_MARGIN, MEMORY_ROUNDS = 0.75, 0.02, 6
 ARMS = ("gpt2", "gpt2_fused", "plain", "baseline", "oelm_freeze")
 """GPT-2 with AdamW as torch gives it by default, and with the fused AdamW that our trainer uses; a GPT of torch's own
 parts, which says what can be had on this machine without any effort of ours."""
 
 
-def facts(rounds: int, shape: Shape) -> dict[str, Any]:
-    timed = bench(ARMS, shape, rounds=rounds)
+YARDSTICK = (("gpt2", 0.1), ("gpt2", 0.0), ("plain", 0.1), ("plain", 0.0), ("baseline", 0.1), ("baseline", 0.0))
+"""Arms and their dropout."""
+
+
+def yardstick(rounds: int) -> dict[str, Any]:
+    """Every arm with and without dropout, as ratios to GPT-2 with it."""
+    steps = {}
+    for arm, dropout in YARDSTICK:
+        shape = replace(SHAPE, dropout=dropout)
+        built = build_arm(arm, shape.model(), shape.settings(), device=torch.device("cpu"))
+        steps[f"{arm}, dropout {dropout:g}"] = built.step
+    seconds = interleave(steps, rounds=rounds)
+    reference = seconds["gpt2, dropout 0.1"]
+    return {f"{arm} / gpt2, dropout 0.1": ratio(values, reference) for arm, values in seconds.items()}
+
+
+def facts(rounds: int, shape: Shape, keep_freed: bool) -> dict[str, Any]:
+    timed = bench(ARMS, shape, rounds=rounds, keep_freed=keep_freed)
     arms = timed["arms"]
     seconds = {arm: arms[arm]["seconds"] for arm in ARMS}
     memory: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for _ in range(MEMORY_ROUNDS):
         for arm in ARMS:
-            memory[arm].append(measure(arm, shape)["bytes"])
+            memory[arm].append(measure(arm, shape, keep_freed=keep_freed)["bytes"])
 
     def compare(what: dict[str, Any], arm: str, reference: str, limit: float, **more: float) -> dict[str, Any]:
         return {**ratio(np.array(what[arm]), np.array(what[reference])), "limit": limit, **more}
@@ -44,7 +63,7 @@ def facts(rounds: int, shape: Shape) -> dict[str, Any]:
     frozen = ("oelm_freeze", "baseline")
     return {
         "shape": f"{shape.size}, {shape.batch} × {shape.length} tokens, "
-        f"vocabulary {shape.vocab}, dropout {shape.dropout:g}",
+        f"vocabulary {shape.vocab}, dropout {shape.dropout:g}{', freed memory kept' if keep_freed else ''}",
         "threads": timed["protocol"]["threads"],
         "baseline / gpt2": compare(seconds, "baseline", "gpt2", OURS_LIMIT),
         "baseline / gpt2_fused": compare(seconds, "baseline", "gpt2_fused", OURS_LIMIT),
@@ -77,11 +96,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--dropout", type=float, default=SHAPE.dropout)
+    parser.add_argument("--keep-freed", action="store_true", help="keep freed memory, as our trainer does")
+    parser.add_argument("--yardstick", action="store_true", help="only times, each arm with and without dropout")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = facts(arguments.rounds, replace(SHAPE, dropout=arguments.dropout))
+    if arguments.yardstick:
+        found = yardstick(arguments.rounds)
+    else:
+        found = facts(arguments.rounds, replace(SHAPE, dropout=arguments.dropout), arguments.keep_freed)
     if arguments.json:
         print(json.dumps(found, indent=2))
+        return
+    if arguments.yardstick:
+        for name, row in found.items():
+            print(f"{name:45s} {row['ratio']:.3f}  [{row['low']:.3f}, {row['high']:.3f}]")
         return
     print(found["shape"], f"({found['threads']} threads)")
     for name, row in ((name, row) for name, row in found.items() if isinstance(row, dict) and "limit" in row):

@@ -70,8 +70,8 @@ class Plan:
 
 
 PLANS = {
-    "sst2": Plan(4_000, 2, 12_000, 2),  # screened on 1,000 held-out training rows, reported on the official dev set
-    "xnli": Plan(2_000, 2, 9_000, 2, screen_on="validation", final_on="test"),
+    "sst2": Plan(4_000, 2, 8_000, 2),  # screened on 1,000 held-out training rows, reported on the official dev set
+    "xnli": Plan(2_000, 2, 6_000, 2, screen_on="validation", final_on="test"),
 }
 SMOKE = Plan(64, 1, 64, 1)
 HELD_OUT = 1_000

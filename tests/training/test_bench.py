@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from oelm.errors import OelmError
 from oelm.training import bench as bench_module
@@ -106,6 +107,19 @@ def test_a_peer_stays_as_its_makers_built_it_and_a_frozen_arm_is_frozen():
     before = frozen.model.blocks[0].attention.query.weight.clone()
     frozen.step()
     assert torch.equal(frozen.model.blocks[0].attention.query.weight, before)
+
+
+def test_the_products_alone_are_those_of_the_baseline():
+    config, settings, device = SMALL.model(), SMALL.settings(), torch.device("cpu")
+    arm, ours = (build_arm(name, config, settings, device=device) for name in ("products", "baseline"))
+    assert arm.flops_per_token == ours.flops_per_token
+    tokens = 2 * 16
+    matrices = sum(p.numel() for name, p in ours.model.named_parameters() if p.ndim == 2 and "pos" not in name)
+    with FlopCounterMode(display=False) as counter:
+        arm.step()
+    attention = config.num_layers * 6 * 2 * tokens * 16 * config.d_model  # one block, so all of the square
+    assert counter.get_total_flops() == 6 * tokens * matrices + attention
+    assert list(arm.model.parameters()) == []
 
 
 def test_step_times_beside_runs_leave_out_what_changes_on_the_way():

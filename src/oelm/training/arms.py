@@ -21,10 +21,13 @@ from oelm.training.config import TrainingSection
 from oelm.training.interleaved import Step, interleave, ratio
 from oelm.training.objectives import LanguageModelling
 from oelm.training.optimizer import build_optimizer
+from oelm.training.products import products
 from oelm.training.setup import with_checkpointing
 from oelm.training.timing import StepTimer
 
 WARMUP = 2
+PRODUCTS = "products"
+"""The arm that does nothing but multiply: our baseline's matrix products."""
 RANDOM_BATCHES = 16
 """Batches of made-up text before it repeats itself."""
 
@@ -41,10 +44,10 @@ class TimedArm:
 
 def arm_name(name: str) -> str:
     """The full name of a method (also by its alias, or with modifiers) or a peer."""
-    known = [*METHODS, *(alias for row in METHODS.values() for alias in row.aliases), *PEERS]
+    known = [*METHODS, *(alias for row in METHODS.values() for alias in row.aliases), *PEERS, PRODUCTS]
     if name.partition("+")[0] not in known:
         raise unknown("arm", name, known)
-    if name in PEERS:
+    if name in PEERS or name == PRODUCTS:
         return name
     found = method(name)
     if found.moves:
@@ -68,6 +71,8 @@ def build_arm(
     """One method on our GPT, or one peer of the same shape, ready to make training steps."""
     length = settings.sequence_length or config.max_seq_len
     torch.manual_seed(0)
+    if name == PRODUCTS:
+        return _products_arm(config, settings.batch_size, length, device, warmup)
     model = (PEERS[name].build(config) if name in PEERS else GPT(config)).to(device)
     if name not in PEERS:
         freeze(model, name)
@@ -110,6 +115,22 @@ def training_step(
         return value
 
     return step
+
+
+def _products_arm(config: GPTConfig, batch: int, length: int, device: torch.device, warmup: int) -> TimedArm:
+    forward, backward = products(config, batch, length, device)
+    timer = StepTimer(device, warmup)
+    with torch.device("meta"):
+        twin = GPT(config)  # its FLOPs are those of the products; it has no weights that anybody would count
+
+    def step() -> None:
+        with timer.step():
+            with timer.phase("forward"):
+                forward()
+            with timer.phase("backward"):
+                backward()
+
+    return TimedArm(step, timer, nn.Module(), _flops_per_token("baseline", twin, config, length))
 
 
 def random_text(

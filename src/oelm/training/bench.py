@@ -57,13 +57,18 @@ def bench(
     rounds: int = 12,
     compiled: bool = False,
     device: torch.device | None = None,
+    keep_freed: bool = True,
     say: Say = lambda what, done, total: None,
 ) -> dict[str, Any]:
-    """Time the arms side by side; the reference is the first of them unless named. The result is plain JSON."""
+    """Time the arms side by side; the reference is the first of them unless named. The result is plain JSON.
+
+    `keep_freed` says whether freed memory stays in the process, as our trainer has it, or goes back at the C library's
+    own discretion.
+    """
     device = device or torch.device("cpu")
     names = list(dict.fromkeys(arm_name(name) for name in ([reference, *arms] if reference else arms)))
     _require(names, rounds)
-    if device.type == "cpu":
+    if device.type == "cpu" and keep_freed:
         keep_freed_memory()
     config, settings = shape.model(), shape.settings()
     tokens = shape.batch * config.max_seq_len
