@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -150,9 +151,11 @@ def test_sigterm_checkpoints_and_exits_143_and_resume_finishes(fables_folder, tm
         time.sleep(0.05)
     second = oelm("resume", folder.path)  # two processes cannot train in one folder
     refused(second, "another process is training")
+    process.send_signal(signal.SIGUSR1)
     process.terminate()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 143
+    assert "in main" in said and "oelm/cli/main.py" in said  # where it was when it was asked
     assert "interrupted by SIGTERM" in said
     assert folder.status()["state"] == "interrupted"
 

@@ -344,10 +344,14 @@ def children(pid: int) -> list[int]:
 
 def ended(process: "subprocess.Popen[str]", workers: list[int]) -> str:
     """What a job has said, when it has left and nobody of it is left; it ends those who stay too long by itself."""
-    since = time.monotonic()
-    said, _ = process.communicate(timeout=launching.GRACE_SECONDS + 60)
-    if time.monotonic() - since > 120:  # seen once, cause unknown: the state was saved, but the job stayed
-        warnings.warn(f"a job took {time.monotonic() - since:.0f} s to leave", stacklevel=2)
+    try:
+        said, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:  # seen once, cause unknown: the state was saved, but the job stayed
+        for pid in [process.pid, *workers]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        said, _ = process.communicate(timeout=launching.GRACE_SECONDS)
+        warnings.warn(f"a job was slow to leave: {said}", stacklevel=2)
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert "Traceback" not in said
     return said

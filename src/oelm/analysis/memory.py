@@ -12,7 +12,7 @@ With gradient checkpointing a block keeps its input only, u, and one block at a 
 What is alive when the most is alive is the largest of four moments, on top of the weights and AdamW's two moments:
 
 - in the loss: all blocks, last hidden state, its normalised form and its gradient, the gradient of the vocabulary
-  matrix, three chunks of logits;
+  matrix, one chunk of logits and of log-probabilities;
 - where the loss hands over its gradients: the vocabulary gradient twice, no chunks;
 - in the backward pass of the last block: all blocks and the gradients of its wide layer;
 - at the end: the gradients of everything that trains, and that of the vocabulary matrix once more (it is tied).
@@ -25,7 +25,7 @@ Not counted: Python, torch and other libraries themselves (about 0.3 GB on a CPU
 ... )
 >>> parts = training_memory(tiny, parameters=4_335_104, trainable=4_335_104, batch=4, length=512)
 >>> parts["live_bytes"] // 10**6
-251
+255
 """
 
 from dataclasses import asdict, dataclass
@@ -33,7 +33,7 @@ from typing import Any, Protocol
 
 FLOAT = 4
 ATTENTION_BLOCK = 128
-LOSS_CHUNK_ELEMENTS = 1 << 20
+LOSS_CHUNK_ROWS = 512
 """Both as in `oelm.models.kernels`, which needs torch; a test compares them."""
 ALLOCATOR_FACTOR = 1.21
 """What the process holds beyond live tensors: holes in the heap. Measured
@@ -136,7 +136,5 @@ def _moments(shape: Shape, trainable: int, batch: int, length: int, checkpointin
 
 
 def _chunks(shape: Shape, tokens: int) -> int:
-    """Logits and log-probabilities of one chunk, and what is left of the one before while the next is computed."""
-    rows = max(1, LOSS_CHUNK_ELEMENTS // shape.vocab_size)
-    alive = 2 * tokens if tokens <= rows else min(3 * rows, rows + tokens)
-    return FLOAT * alive * shape.vocab_size
+    """Logits and log-probabilities of one chunk."""
+    return 2 * FLOAT * min(tokens, LOSS_CHUNK_ROWS) * shape.vocab_size

@@ -1,5 +1,8 @@
 """The `oelm` command. Each command group has a file of its own, which imports what it needs when it is called."""
 
+import contextlib
+import faulthandler
+import signal
 import sys
 from typing import NoReturn
 
@@ -70,6 +73,8 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
 
 def main() -> NoReturn:
     """Run the command line; what a user can mend is one line on stderr and exit code 2, never a traceback."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # no such signal, or no stderr to write to
+        faulthandler.register(signal.SIGUSR1)  # a process that seems to hang says where it is
     try:
         code = app(standalone_mode=False)
     except OelmError as error:

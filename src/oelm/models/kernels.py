@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 ATTENTION_BLOCK = 128
 """Queries that share one product with all keys before them: the upper triangle is skipped in steps of this size."""
-LOSS_CHUNK_ELEMENTS = 1 << 20
-"""Logits that exist at a time (4 MB in float32): they stay in the cache between the product and the softmax."""
+LOSS_CHUNK_ROWS = 512
+"""Tokens whose logits exist at a time. With fewer, reading and writing the vocabulary's gradient for every chunk takes
+longer than the products do: at 50,257 tokens 1.9 times as long as all logits at once with 20 rows, 0.8 with 512."""
 
 
 def vocabulary_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -38,27 +39,10 @@ class _VocabularyLoss(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight) if wants_weight else None
         nats = hidden.new_zeros((), dtype=torch.float64)
-        rows = max(1, LOSS_CHUNK_ELEMENTS // weight.shape[0])
-        for start in range(0, hidden.shape[0], rows):
-            wanted = targets[start : start + rows, None]
-            ignored, wanted = wanted < 0, wanted.clamp(min=0)
-            part = hidden[start : start + rows].masked_fill(ignored, 0)
-            logits = F.linear(part, weight)
-            log_probabilities = F.log_softmax(logits, dim=-1, dtype=torch.float32)
-            nats -= log_probabilities.gather(1, wanted).masked_fill(ignored, 0).sum(dtype=torch.float64)
-            if not (wants_hidden or wants_weight):
-                continue
-            # d nats / d logits = probabilities − one-hot. Divided by N only at the end: half precision would lose it.
-            slope = log_probabilities.exp_()
-            slope.scatter_add_(1, wanted, slope.new_full(wanted.shape, -1.0))
-            slope = slope.to(logits.dtype)
-            if grad_hidden is not None:
-                grad_hidden[start : start + rows] = (slope @ weight.to(slope.dtype)).masked_fill(ignored, 0)
-            if grad_weight is not None:  # to which ignored rows add nothing, being 0 in `part`
-                if slope.dtype == weight.dtype:
-                    grad_weight.addmm_(slope.T, part)
-                else:
-                    grad_weight += slope.T @ part.to(slope.dtype)
+        for start in range(0, hidden.shape[0], LOSS_CHUNK_ROWS):
+            rows = slice(start, start + LOSS_CHUNK_ROWS)
+            into = None if grad_hidden is None else grad_hidden[rows]
+            nats += _loss_of_chunk(hidden[rows], weight, targets[rows, None], into, grad_weight)
         count = (targets >= 0).sum().clamp(min=1)
         ctx.save_for_backward(count, grad_hidden, grad_weight)
         return (nats / count).float()
@@ -69,6 +53,31 @@ class _VocabularyLoss(torch.autograd.Function):
         scale = grad / count
         grad_hidden, grad_weight = (None if g is None else g * scale for g in gradients)
         return grad_hidden, grad_weight, None
+
+
+def _loss_of_chunk(
+    hidden: Tensor, weight: Tensor, wanted: Tensor, grad_hidden: Tensor | None, grad_weight: Tensor | None
+) -> Tensor:
+    """The sum of some tokens' losses; their gradients are written to, or added to, what is given for them."""
+    ignored, wanted = wanted < 0, wanted.clamp(min=0)
+    hidden = hidden.masked_fill(ignored, 0)
+    logits = F.linear(hidden, weight)
+    log_probabilities = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+    nats = -log_probabilities.gather(1, wanted).masked_fill(ignored, 0).sum(dtype=torch.float64)
+    if grad_hidden is None and grad_weight is None:
+        return nats
+    # d nats / d logits = probabilities − one-hot. Divided by N only at the end: half precision would lose it.
+    slope = log_probabilities.exp_()
+    slope.scatter_add_(1, wanted, slope.new_full(wanted.shape, -1.0))
+    slope = slope.to(logits.dtype)
+    if grad_hidden is not None:
+        grad_hidden.copy_((slope @ weight.to(slope.dtype)).masked_fill(ignored, 0))
+    if grad_weight is not None:  # to which ignored rows add nothing, being 0 by now
+        if slope.dtype == weight.dtype:
+            grad_weight.addmm_(slope.T, hidden)
+        else:
+            grad_weight += slope.T @ hidden.to(slope.dtype)
+    return nats
 
 
 def blocked_attention_pays(q: Tensor, dropout: float) -> bool:
