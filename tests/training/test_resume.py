@@ -167,3 +167,25 @@ def test_resume_is_bitwise_around_every_flip_of_a_schedule(config, tmp_path, mon
     SignalAt(monkeypatch, "batch", calls)
     assert interrupted_then_finished(config(method), tmp_path / "parts") == len(calls)
     assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+
+
+def test_an_echo_of_the_request_while_the_state_is_written_kills_nobody(config, tmp_path, monkeypatch):
+    """A parent that dies asks once for each of its threads; the last of them may come late."""
+    killed = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: killed.append(number))
+    original = RunFolder.set_status
+
+    def set_status(folder, state, **facts):
+        if state == "interrupted":
+            os.kill(os.getpid(), signal.SIGTERM)
+        original(folder, state, **facts)
+
+    monkeypatch.setattr(RunFolder, "set_status", set_status)
+    SignalAt(monkeypatch, "batch", [4])
+    try:
+        with pytest.raises(Interrupted):
+            train(config(), tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert RunFolder(tmp_path / "run").status()["state"] == "interrupted"
+    assert not killed

@@ -5,7 +5,9 @@ import threading
 import time
 from types import FrameType, TracebackType
 
-ECHO_SECONDS = 1.0
+ECHO_SECONDS: dict[int, float] = {signal.SIGINT: 1.0, signal.SIGTERM: 10.0}
+"""How long a signal repeats the first request. A person who asks again means it; SIGTERM comes from launchers and from
+the kernel, once for each thread of a parent that dies, which takes its time on a busy machine."""
 
 
 class Interrupted(Exception):
@@ -20,7 +22,7 @@ class StopRequest:
     """While active, remembers the first signal; a later one acts as usual, so that nobody is held hostage.
 
     One request may arrive several times at once: from the terminal and from a launcher, or from each dying thread of
-    the process that started us. Within `ECHO_SECONDS` it is the same request.
+    the process that started us. For `ECHO_SECONDS` it is the same request.
     """
 
     def __init__(self) -> None:
@@ -40,7 +42,7 @@ class StopRequest:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number is None:
             self.signal_number, self._asked_at = number, time.monotonic()
-        elif time.monotonic() - self._asked_at > ECHO_SECONDS:
+        elif time.monotonic() - self._asked_at > ECHO_SECONDS[number]:
             self._restore()
             signal.raise_signal(number)
 

@@ -126,11 +126,9 @@ class Trainer:
         started_at = self.step
         log.info("%s: %s from step %d", self.folder.name, self.config.method_name, self.step)
         try:
-            with StopRequest() as stop, self.world.peers():
-                self._fit(stop)
-                result = self._finish()
+            with StopRequest() as stop:
+                result = self._until_stopped(stop)
         except Interrupted as interruption:
-            self.reporter.say(INTERRUPTED, self.step)
             log.info("%s", interruption)
             raise
         except BaseException as error:
@@ -142,6 +140,15 @@ class Trainer:
             self.reporter.trackers.close()
         self.reporter.say(FINISHED, self.step)
         return result
+
+    def _until_stopped(self, stop: StopRequest) -> dict[str, Any]:
+        try:
+            with self.world.peers():
+                self._fit(stop)
+                return self._finish()
+        except Interrupted:
+            self.reporter.say(INTERRUPTED, self.step)  # here, where an echo of the request does no harm yet
+            raise
 
     # The loop
 
