@@ -19,8 +19,8 @@ CLAIM, CLAIM_LIMIT, LOSS_TOLERANCE = Shape("medium-512", batch=8, length=512, vo
 TIME_LIMIT, TIME_ROUNDS = 1.03, 6
 
 
-def compare(shape: Shape, method: str = "baseline") -> dict[str, Any]:
-    """Predicted and measured bytes of one case."""
+def prediction(shape: Shape, method: str = "baseline") -> dict[str, Any]:
+    """What `oelm inspect` says of the memory of a training step."""
     facts = inspect_gpt(
         shape.size,
         method,
@@ -29,7 +29,12 @@ def compare(shape: Shape, method: str = "baseline") -> dict[str, Any]:
         dropout=shape.dropout,
         max_seq_len=shape.model().max_seq_len,
     )
-    predicted, live = (facts["training_memory"][key] for key in ("peak_bytes", "live_bytes"))
+    return facts["training_memory"]
+
+
+def compare(shape: Shape, method: str = "baseline") -> dict[str, Any]:
+    """Predicted and measured bytes of one case."""
+    predicted, live = (prediction(shape, method)[key] for key in ("peak_bytes", "live_bytes"))
     measured = measure(method, shape)["bytes"]
     case = {"size": shape.size, "batch": shape.batch, "live": live, "predicted": predicted, "measured": measured}
     return {**case, "error": predicted / measured - 1}

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from peak_memory import prediction
 
-from oelm.inspection import inspect_gpt
 from oelm.training.arms import build_arm
 from oelm.training.bench import Shape, bench
 from oelm.training.environment import keep_freed_memory
@@ -62,7 +62,7 @@ def facts(rounds: int, shape: Shape, keep_freed: bool) -> dict[str, Any]:
         return {**ratio(np.array(what[arm]), np.array(what[reference])), "limit": limit, **more}
 
     flops = arms["oelm_freeze"]["step_flops"] / arms["baseline"]["step_flops"]
-    tensors = predicted_bytes("oelm_freeze", shape) / predicted_bytes("baseline", shape)
+    tensors = prediction(shape, "oelm_freeze")["peak_bytes"] / prediction(shape)["peak_bytes"]
     frozen = ("oelm_freeze", "baseline")
     return {
         "shape": f"{shape.size}, {shape.batch} × {shape.length} tokens, "
@@ -81,18 +81,6 @@ def facts(rounds: int, shape: Shape, keep_freed: bool) -> dict[str, Any]:
             memory, *frozen, tensors + FROZEN_MARGIN, predicted_by_tensors=tensors
         ),
     }
-
-
-def predicted_bytes(method: str, shape: Shape) -> float:
-    facts = inspect_gpt(
-        shape.size,
-        method,
-        batch_size=shape.batch,
-        vocab_size=shape.vocab,
-        dropout=shape.dropout,
-        max_seq_len=shape.model().max_seq_len,
-    )
-    return facts["training_memory"]["peak_bytes"]
 
 
 def main() -> None:
