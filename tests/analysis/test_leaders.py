@@ -1,0 +1,55 @@
+"""The rules by which arms of the methods study go on, and that the catalog follows them."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from factory import make_run
+
+from oelm.methods import method
+
+FOLDER = Path(__file__).parents[2] / "results/methods"
+PERPLEXITIES = {  # at the better of two learning rates
+    "baseline": 10.0,
+    "baseline+rank=8": 9.9,
+    "oelm_freeze": 11.5,
+    "oelm_freeze+rank=8": 10.4,
+    "permutation_qk+rank=8": 10.3,
+    "identity_qk+rank=8": 10.6,
+    "oelm_freeze+mix": 11.0,
+    "q_only": 10.2,
+    "k_only": 10.5,
+    "identity_q": 10.7,
+    "oelm_freeze+layers=even": 10.05,
+    "oelm_freeze+thaw=top-down:0.25:0.75": 10.01,
+    "baseline+every=4": 10.02,
+}
+
+
+@pytest.fixture(scope="module")
+def leaders():
+    spec = importlib.util.spec_from_file_location("leaders", FOLDER / "leaders.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_three_that_freeze_both_and_two_that_freeze_one_go_on_with_their_baselines(leaders, tmp_path):
+    for rate, worse in ((2e-3, 1.0), (5e-3, 1.1)):
+        for name, perplexity in PERPLEXITIES.items():
+            better_high = name == "permutation_qk+rank=8" and rate == 5e-3
+            value = 10.3 if better_high else perplexity * worse + (name == "permutation_qk+rank=8")
+            make_run(
+                tmp_path, method(name).to_dict(), name=f"{name}-lr-{rate:g}-0", perplexity=value, max_lr=rate,
+                min_lr=rate / 10,
+            )  # fmt: skip
+    chosen = leaders.choose(tmp_path)
+    assert chosen["leaders"] == [
+        "q_only",
+        "permutation_qk+rank=8",
+        "oelm_freeze+rank=8",
+        "k_only",
+        "identity_qk+rank=8",
+    ]
+    assert chosen["arms"] == ["baseline", "baseline+rank=8", "oelm_freeze", *chosen["leaders"]]
+    assert chosen["max_lr"] == 2e-3
