@@ -8,7 +8,7 @@ from torch import nn
 
 import oelm
 from architectures import ARCHITECTURES
-from oelm.freezing import audit, freeze, hold, tensor_hash
+from oelm.freezing import FrozenChanged, audit, freeze, hold, tensor_hash
 from oelm.methods import METHODS, method
 from oelm.models.gpt import SIZES
 from oelm.strategies import Part
@@ -226,6 +226,19 @@ def test_a_wrapped_model_draws_the_same_frozen_weights(tmp_path):
     assert torch.equal(model.blocks[1].attention.key.weight, wrapped.gpt.blocks[1].attention.key.weight)
     loaded = oelm.GPT.from_pretrained(tmp_path)
     assert freeze(loaded, "oelm_freeze").sites[0].init == "head_qr"  # loaded weights are worth keeping
+
+
+def test_audit_sees_through_what_is_put_around_a_model():
+    peft = pytest.importorskip("peft", reason="peft is not installed (dev extra)")
+    model = ARCHITECTURES["llama"].model()
+    report = freeze(model, "oelm_freeze")
+    prompted = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+    for wrapped in (prompted, nn.DataParallel(model), torch.compile(model), nn.DataParallel(torch.compile(prompted))):
+        audit(wrapped, report)
+    with torch.no_grad():
+        model.get_parameter(report.frozen_names[0]).add_(1)
+    with pytest.raises(FrozenChanged, match=r"1 frozen tensors failed the audit: .* changed"):
+        audit(nn.DataParallel(model), report)
 
 
 def test_audit_notices_a_changed_weight_a_thawed_weight_and_a_gradient():

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import oelm
+from architectures import ARCHITECTURES
 from oelm.sites import LAYOUTS, Layout, attention_sites
 
 
@@ -47,9 +48,32 @@ class PairwiseAttention(nn.Module):
         self.kv_heads, self.config = 2, SimpleNamespace(layers=1)
 
 
-def test_a_user_can_register_an_attention_class(monkeypatch):
+def test_all_attention_is_treated_or_none(monkeypatch):
+    layout = Layout("to_q", "to_k", "heads", num_key_heads="kv_heads")
+    monkeypatch.setattr("oelm.sites.LAYOUTS", {**LAYOUTS, "PairwiseAttention": layout})
+    model = nn.ModuleList([PairwiseAttention(), PairwiseAttention()])
+    model[1].heads = None
+    with pytest.raises(oelm.OelmError, match=r"1 of 2 attention modules .* at '1' has None as 'heads' where a number"):
+        oelm.freeze(model, "oelm_freeze")
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_layers_are_counted_inside_a_container():
+    model = nn.Sequential(ARCHITECTURES["bert"].model())
+    report = oelm.freeze(model, "oelm_freeze+layers=last1")
+    (last,) = {site.layer for site in report.sites if site.frozen}
+    assert last == max(site.layer for site in report.sites) > 0
+
+
+def test_what_is_no_layout_is_not_registered():
+    with pytest.raises(oelm.OelmError, match=r"needs a Layout\(query, key, num_heads, …\), not 'to_q'"):
+        oelm.register_sites(PairwiseAttention, "to_q")
+
+
+@pytest.mark.parametrize("named", ["PairwiseAttention", PairwiseAttention])
+def test_a_user_can_register_an_attention_class(monkeypatch, named):
     monkeypatch.setattr("oelm.sites.LAYOUTS", dict(LAYOUTS))
-    oelm.register_sites("PairwiseAttention", Layout("to_q", "to_k", "heads", num_key_heads="kv_heads"))
+    oelm.register_sites(named, Layout("to_q", "to_k", "heads", num_key_heads="kv_heads"))
     model = nn.ModuleList([PairwiseAttention()])
     report = oelm.freeze(model, "oelm_freeze")
     assert [(s.path, s.num_heads) for s in report.sites] == [("0.to_q", 4), ("0.to_k", 2)]

@@ -73,7 +73,7 @@ class Plan:
 PLANS = {
     "sst2": Plan(4_000, 2, 8_000, 2),  # screened on 1,000 held-out training rows, reported on the official dev set
     # its validation and test sets are larger than what is trained on: looked at once, at the end
-    "xnli": Plan(2_000, 2, 5_000, 2, screen_on="validation", final_on="test", evaluations=1),
+    "xnli": Plan(2_000, 2, 4_000, 2, screen_on="validation", final_on="test", evaluations=1),
 }
 SMOKE = Plan(64, 1, 64, 1)
 HELD_OUT = 1_000

@@ -10,6 +10,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from itertools import dropwhile
 from typing import Any
 
 import torch
@@ -72,13 +73,14 @@ def hold(model: nn.Module, report: FreezeReport) -> None:
 def audit(model: nn.Module, report: FreezeReport) -> None:
     """Raise FrozenChanged unless every frozen tensor is bit for bit what `freeze` left, with no gradient.
 
-    Adapters that peft put around the model since then do not matter.
+    What peft, torch.compile or data parallelism put around the model since then does not matter.
     """
-    parameters = {_bare(name): t for name, t in [*model.named_buffers(), *model.named_parameters()]}
+    tensors = dict([*model.named_buffers(), *model.named_parameters()])
+    parameters = {_bare(name): tensor for name, tensor in tensors.items()} | tensors
     problems = []
     for site in report.sites:
         for name, expected in site.hashes.items():
-            parameter = parameters.get(_bare(name))
+            parameter = parameters.get(name, parameters.get(_bare(name)))
             if parameter is None:
                 problems.append(f"{name} is gone")
             elif parameter.requires_grad:
@@ -102,8 +104,13 @@ def tensor_hash(tensor: Tensor) -> str:
 
 
 def _bare(name: str) -> str:
-    """A tensor's name without what peft puts before and into it."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+    """A tensor's name without what wrappers put before and into it, nor the "model" that some models begin with.
+
+    >>> _bare("module.base_model.model.model.layers.0.q_proj.base_layer.weight"), _bare("model.layers.0.q_proj.weight")
+    ('layers.0.q_proj.weight', 'layers.0.q_proj.weight')
+    """
+    words = [word for word in name.split(".") if word not in ("base_layer", "_orig_mod")]
+    return ".".join(dropwhile(lambda word: word in ("module", "base_model", "model"), words))
 
 
 def _require_weights(model: nn.Module) -> None:

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from oelm.errors import OelmError, unknown
-from oelm.strategies import Pieces
+from oelm.strategies import Part, Pieces
 
 CONFIG_KEY = "oelm_projections"
 """Where a saved model's config.json says which projections it has."""
@@ -50,14 +50,7 @@ class FixedProjection(nn.Module):
         super().__init__()
         if kind not in FIXED:
             raise unknown("fixed projection", kind, FIXED)
-        if rows != width:
-            raise OelmError(
-                f"projection {kind} needs as many rows as the stream is wide, but here are {rows} rows and width "
-                f"{width} (grouped or resized heads); use a dense projection, e.g. oelm_freeze"
-            )
-        head_dim = rows // num_heads
-        if kind == "hadamard" and head_dim & (head_dim - 1):
-            raise OelmError(f"a hadamard projection needs a head size that is a power of two, not {head_dim}")
+        Part(projection=kind).require_shape(rows, width, num_heads)
         self.kind, self.num_heads, self.unit, self.bias = kind, num_heads, unit, bias
         self.in_features = self.out_features = width
         # Drawn on the CPU, whatever the default device: the same seed gives the same map everywhere.
@@ -123,11 +116,7 @@ class Projection(nn.Module):
         self.base, self.num_heads, self.pieces = base, num_heads, pieces
         self.in_features, self.out_features = int(base.in_features), int(base.out_features)  # type: ignore[arg-type]
         head_dim = self.out_features // num_heads
-        if pieces.rank >= min(self.in_features, self.out_features):
-            raise OelmError(
-                f"rank {pieces.rank} is no saving in a {self.out_features} × {self.in_features} projection; "
-                f"use a rank below {min(self.in_features, self.out_features)}, or train the projection itself"
-            )
+        Part(pieces=pieces).require_shape(self.out_features, self.in_features, num_heads)
         if pieces.shift:
             self.shift = nn.Parameter(torch.zeros(self.in_features))
         if pieces.rank:

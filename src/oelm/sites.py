@@ -46,6 +46,9 @@ class Layout:
             first = name.partition(".")[0]
             if not _has(module, first if first in self.fused else name):
                 return f"has no {name!r}"
+        for name in filter(None, (self.num_heads, self.num_key_heads)):
+            if not isinstance(count := attrgetter(name)(module), int):
+                return f"has {count!r} as {name!r} where a number of heads belongs"
         for name in self.fused:
             held = type(getattr(module, name)).__name__
             if held not in ("Conv1D", "SplitProjection"):
@@ -127,9 +130,11 @@ FFN_LAYOUTS: dict[str, tuple[str, ...]] = {
 """The matrices of a feed-forward network, by the class that holds them."""
 
 
-def register_sites(attention_class: str, layout: Layout) -> None:
-    """Teach oelm another attention class, by the name of the class."""
-    LAYOUTS[attention_class] = layout
+def register_sites(attention_class: str | type[nn.Module], layout: Layout) -> None:
+    """Teach oelm another attention class, by the class or its name."""
+    if not isinstance(layout, Layout):
+        raise OelmError(f"register_sites needs a Layout(query, key, num_heads, …), not {layout!r}: see docs/models.md")
+    LAYOUTS[attention_class if isinstance(attention_class, str) else attention_class.__name__] = layout
 
 
 def attention_sites(model: nn.Module) -> list[Site]:
@@ -137,13 +142,20 @@ def attention_sites(model: nn.Module) -> list[Site]:
 
     A fused projection (GPT-2) is first split in place, which leaves the model's outputs and its files as they were.
     """
-    sites = [site for path, module in list(model.named_modules()) for site in _sites_of(path, module)]
-    if not sites:
+    known = [(path, module, layout) for path, module in model.named_modules() if (layout := _layout(path, module))]
+    misfits = [(path, module, why) for path, module, layout in known if (why := layout.misfit(module))]
+    named = "".join(f": its {type(module).__name__} at {path!r} {why}" for path, module, why in misfits[:1])
+    if len(misfits) == len(known):
         raise OelmError(
-            f"{type(model).__name__} has no attention that oelm knows{_misfits(model)}; known: {', '.join(LAYOUTS)}. "
+            f"{type(model).__name__} has no attention that oelm knows{named}; known: {', '.join(LAYOUTS)}. "
             "Another class is added with oelm.register_sites(class_name, Layout(...)): see docs/models.md"
         )
-    return sites
+    if misfits:
+        raise OelmError(
+            f"{len(misfits)} of {len(known)} attention modules of {type(model).__name__} cannot be treated{named}; "
+            "a method applies to all of them or to none"
+        )
+    return [site for path, module, layout in known for site in _sites_of(path, module, layout)]
 
 
 def ffn_sites(model: nn.Module) -> list[Site]:
@@ -160,10 +172,12 @@ def ffn_sites(model: nn.Module) -> list[Site]:
 def place(path: str) -> tuple[str, int | None]:
     """The stack of numbered layers that a path leads into, and the layer's number there.
 
-    >>> place("encoder.block.3.layer.0.SelfAttention.q"), place("norm.weight")
-    (('encoder.block', 3), ('', None))
+    A number that the path begins with is that of a container around the model, if there is another.
+
+    >>> place("encoder.block.3.layer.0.SelfAttention.q"), place("norm.weight"), place("0.bert.layer.2.query")
+    (('encoder.block', 3), ('', None), ('0.bert.layer', 2))
     """
-    found = re.search(_NUMBER, f".{path}.")
+    found = re.search(_NUMBER, path) or re.search(_NUMBER, f".{path}.")
     return (path[: max(0, found.start() - 2)], int(found[0])) if found else ("", None)
 
 
@@ -171,10 +185,7 @@ def _layer(path: str) -> int:
     return place(path)[1] or 0
 
 
-def _sites_of(path: str, module: nn.Module) -> list[Site]:
-    layout = _layout(path, module)
-    if layout is None or layout.misfit(module):
-        return []
+def _sites_of(path: str, module: nn.Module, layout: Layout) -> list[Site]:
     for name, parts in layout.fused.items():
         if not isinstance(getattr(module, name), SplitProjection):
             setattr(module, name, SplitProjection(getattr(module, name), parts))
@@ -197,14 +208,6 @@ def _layout(path: str, module: nn.Module) -> Layout | None:
             if name in LAYOUTS:
                 return LAYOUTS[name]
     return None
-
-
-def _misfits(model: nn.Module) -> str:
-    """Why the first module whose class is known could not be used; nothing if there is none."""
-    for path, module in model.named_modules():
-        if layout := _layout(path, module):
-            return f": its {type(module).__name__} at {path!r} {layout.misfit(module)}"
-    return ""
 
 
 def _has(module: nn.Module, dotted: str) -> bool:

@@ -72,6 +72,22 @@ class Part:
         """A projection without weights has nothing to freeze."""
         return self.frozen and self.projection == "dense"
 
+    def require_shape(self, rows: int, width: int, num_heads: int) -> None:
+        """Refuse a projection of a shape that this part cannot have."""
+        if self.projection != "dense" and rows != width:
+            raise OelmError(
+                f"projection {self.projection} needs as many rows as the stream is wide, but here are {rows} rows and "
+                f"width {width} (grouped or resized heads); use a dense projection, e.g. oelm_freeze"
+            )
+        head_dim = rows // num_heads
+        if self.projection == "hadamard" and head_dim & (head_dim - 1):
+            raise OelmError(f"a hadamard projection needs a head size that is a power of two, not {head_dim}")
+        if self.pieces.rank >= min(rows, width):
+            raise OelmError(
+                f"rank {self.pieces.rank} is no saving in a {rows} × {width} projection; "
+                f"use a rank below {min(rows, width)}, or train the projection itself"
+            )
+
 
 @dataclass(frozen=True)
 class Thaw:

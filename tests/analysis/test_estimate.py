@@ -106,6 +106,7 @@ def test_a_machine_is_read_from_a_file_and_changed_by_flags(tmp_path):
         ("utilisation: 2", "utilisation is 2; it is a share"),
         ("peak_flops: fast", "peak_flops is 'fast'"),
         ("peak_flops: 0", "peak_flops is 0; it must be positive"),
+        ("peak_flops: .inf", "peak_flops is inf; it must be a finite number"),
         ("- 1", "holds list"),
         ("a: [", "cannot be read"),
     ],
@@ -123,6 +124,8 @@ def test_wrong_jobs_are_refused():
         (Job("7b", precision="fp8"), "precision 'fp8' is unknown"),
         (Job("7b", "nothing"), "method 'nothing' is unknown"),
         (Job("7b", gpus=0), "gpus is 0"),
+        (Job("3b", "hadamard_qk"), "a head size that is a power of two, not 80"),
+        (Job("7b", "oelm_freeze+rank=100000"), "rank 100000 is no saving in a 4096 × 4096 projection"),
     ):
         with pytest.raises(OelmError, match=words):
             estimate(job, A100)

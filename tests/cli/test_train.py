@@ -42,7 +42,20 @@ def test_epochs_of_other_data_are_other_steps(parsed, fables_folder, tmp_path):
     assert (config.training.epochs, config.training.max_steps) == (2, None)
 
 
-@pytest.mark.parametrize("epochs", [0, -1])
-def test_no_epochs_are_refused(parsed, fables_folder, epochs):
-    with pytest.raises(OelmError, match=r"training\.epochs.*greater than 0"):
+@pytest.mark.parametrize(("epochs", "words"), [(0, "greater than 0"), (-1, "greater than 0"), ("inf", "finite")])
+def test_no_epochs_and_endless_ones_are_refused(parsed, fables_folder, epochs, words):
+    with pytest.raises(OelmError, match=rf"training\.epochs.*{words}"):
         parsed("--dataset", fables_folder, "--epochs", epochs)
+
+
+def test_files_without_a_task_are_refused(parsed, fables_folder, tmp_path):
+    with pytest.raises(OelmError, match="says where the files of a --task are, but no task is given"):
+        parsed("--dataset", fables_folder, "--data-path", tmp_path)
+
+
+@pytest.mark.parametrize("words", [("--task", "sst2"), ("--dataset", "fables")])
+def test_processes_of_torchrun_do_not_all_prepare_the_data(parsed, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
+    with pytest.raises(OelmError, match="prepare the data before torchrun starts processes: run 'oelm data"):
+        parsed(*words)

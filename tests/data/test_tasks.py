@@ -139,6 +139,25 @@ def test_missing_splits_tasks_and_columns_are_named(tmp_path):
         TaskSource(find_task("mine", ("a",))).settings()
 
 
+def test_another_language_is_never_read_in_place_of_the_one_asked_for(tmp_path):
+    with pytest.raises(oelm.OelmError, match=r"task 'sst2' has no languages .*given: zh"):
+        TaskSource(find_task("sst2"), tmp_path, language="zh")
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.tsv").write_text("premise\thypothesis\tlabel\na\tb\t0\n")
+    with pytest.raises(oelm.OelmError, match=r"has no train split; it should be called train\.zh\.tsv"):
+        TaskSource(find_task("xnli"), tmp_path, language="zh").settings()
+
+
+def test_numbers_as_classes_are_in_the_order_of_numbers_and_a_number_is_no_text(tmp_path):
+    rows = [json.dumps({"t": "x", "label": label}) for label in range(12)]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    source = TaskSource(find_task("mine", ("t",)), tmp_path)
+    assert source.classes() == tuple(map(str, range(12)))
+    (tmp_path / "train.jsonl").write_text(json.dumps({"t": 5, "label": 1}))
+    with pytest.raises(oelm.OelmError, match=r"train.jsonl, row 1: 5 is no text"):
+        source.classes()
+
+
 def labels_of(folder: Path, train: list, validation: list, classes: tuple[str, ...] = ()) -> dict[str, list[str]]:
     """The class names of both splits, as they come out of JSON lines with these labels."""
     for split, values in (("train", train), ("validation", validation)):

@@ -59,6 +59,7 @@ def encoders(tmp_path_factory) -> Path:
     ):  # fmt: skip
         torch.manual_seed(0)
         model_class(config).save_pretrained(root / name)
+    hf.BertModel.from_pretrained(root / "bert").to(torch.bfloat16).save_pretrained(root / "bert-bf16")
     return root
 
 
@@ -147,6 +148,17 @@ def test_resume_is_bitwise(model, method, calls, config, tmp_path, monkeypatch):
             train(run, tmp_path / "parts")
     train(run, tmp_path / "parts")
     assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+
+
+def test_an_encoder_in_half_precision_is_trained_and_read_again_in_float32(config, task, tmp_path):
+    train(config("bert-bf16", "permutation_qk+rank=2", max_steps=2, epochs=None), tmp_path / "run")
+    checkpoint = newest_valid(RunFolder(tmp_path / "run").checkpoints)
+    loaded = classifiers.build_classifier(
+        classifiers.encoder_config(str(checkpoint.path), task.classes), checkpoint.path
+    )
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
+    saved = checkpoint.tensors("model")
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in loaded.named_parameters())
 
 
 def test_arms_of_a_seed_share_everything_but_queries_and_keys(config, tmp_path):
@@ -291,6 +303,8 @@ def test_segments_go_only_to_models_that_have_some(config, encoders, task, tmp_p
 def test_a_decoder_with_several_ends_pads_with_the_first(tmp_path, task):
     hf.LlamaConfig(vocab_size=320, eos_token_id=[7, 9]).save_pretrained(tmp_path / "llama")
     assert classifiers.encoder_config(str(tmp_path / "llama"), task.classes).pad_token_id == 7
+    hf.LlamaConfig(vocab_size=320, pad_token_id=-1, eos_token_id=5).save_pretrained(tmp_path / "none")
+    assert classifiers.encoder_config(str(tmp_path / "none"), task.classes).pad_token_id == 5
 
 
 def test_encoders_epochs_and_looking_ahead_are_refused_for_language_models(config, fables_folder, tmp_path):

@@ -17,6 +17,7 @@ Freezing a matrix saves its weight gradient (FLOPs), gradient and moments (memor
 projection without weights saves the matrix itself; learned pieces come on top, but for their activations.
 """
 
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -96,8 +97,8 @@ class Machine:
             value = getattr(self, field.name)
             if field.name == "name":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                raise OelmError(f"machine: {field.name} is {value!r}; it must be a number that is not negative")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise OelmError(f"machine: {field.name} is {value!r}; it must be a finite number that is not negative")
             if value == 0 and field.name != "overlap":
                 raise OelmError(f"machine: {field.name} is 0; it must be positive")
         for name in ("utilisation", "overlap"):
@@ -155,6 +156,9 @@ class Job:
                 f"method {chosen.name!r} freezes matrices up to a share, which are chosen in a built model; "
                 "see 'oelm inspect', or name the layers (oelm_freeze+layers=last2)"
             )
+        shape = SIZES[self.size]
+        for part in (chosen.query, chosen.key):
+            part.require_shape(shape.d_model, shape.d_model, shape.num_heads)
 
 
 def read_machine(name: str, changes: dict[str, Any]) -> Machine:

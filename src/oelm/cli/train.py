@@ -110,6 +110,8 @@ def train(
         raise OelmError(
             "no data given; add --dataset NAME ('oelm data list' shows what is prepared; 'fables' is built in)"
         )
+    if data_path and not task:
+        raise OelmError(f"--data-path {data_path} says where the files of a --task are, but no task is given")
     overrides = model_overrides(positions=positions)
     given = {
         "method": method,
@@ -237,6 +239,7 @@ def _model_name(config: "RunConfig") -> str:
 def _data_path(dataset: str | None, task: str | None, files: Path | None, encoder: str | None) -> str:
     """The prepared folder; a task is tokenised for its model when it is first asked for."""
     if task:
+        _require_alone(f"oelm data task {task}", "its folder as --dataset")
         from oelm.cli.tasks import prepared_task
 
         return str(prepared_task(task, files, tokenizer=encoder or "bpe:4096").path)
@@ -253,9 +256,19 @@ def _data_folder(dataset: str) -> Path:
     if dataset == "fables" and not any(path.name.startswith("fables") for path in tokens.prepared()):
         from oelm.data.prepare import prepare
 
+        _require_alone("oelm data prepare fables", "the same command as now")
         typer.echo("preparing the embedded corpus 'fables' (once)", err=True)
         return prepare("fables", tokenizer_spec="bpe:1024").path
     return tokens.find(dataset)
+
+
+def _require_alone(command: str, then: str) -> None:
+    """Data is prepared by one process; those that torchrun starts would get into each other's way."""
+    from oelm.errors import OelmError
+    from oelm.training.distributed import started
+
+    if started():
+        raise OelmError(f"prepare the data before torchrun starts processes: run '{command}', then {then}")
 
 
 def _merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

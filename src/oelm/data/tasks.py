@@ -96,7 +96,10 @@ def find_task(name: str, texts: Sequence[str] = (), label: str | None = None, cl
         return dataclasses.replace(TASKS[name], **chosen)  # type: ignore[arg-type]
     if not texts:
         error = unknown("task", name, TASKS)
-        raise OelmError(f"{error}; for a task of your own, name its text columns (--text-column)")
+        raise OelmError(
+            f"{error}; one of your own is prepared with 'oelm data task {name} --text-column …' and then trained on "
+            "with 'oelm train --dataset FOLDER'"
+        )
     return Task(name, **chosen)  # type: ignore[arg-type]
 
 
@@ -110,6 +113,10 @@ class TaskSource:
     validation: str | None = None
     revision: str | None = None
     _commit: list[str] = dataclasses.field(default_factory=list, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.language and not self.task.languages:
+            raise OelmError(f"task {self.task.name!r} has no languages (given: {self.language}); leave --language out")
 
     @property
     def splits(self) -> dict[str, str]:
@@ -135,6 +142,8 @@ class TaskSource:
                 raise OelmError(f"classes {', '.join(named)}: at least two, each named once (--classes)")
             return named
         found = sorted({label for _, _, label in self._raw("train")})
+        if all(label.isdecimal() for label in found):
+            found.sort(key=int)
         if not 2 <= len(found) <= _MOST_CLASSES:
             raise OelmError(
                 f"column {self.task.label!r} of {self._where('train')} has {len(found)} different labels; "
@@ -159,8 +168,10 @@ class TaskSource:
         number = 0
         for number, values in enumerate(self._values(split, columns), start=1):
             *texts, label = values
-            if _missing(label) or not all(isinstance(text, str) for text in texts):
+            if _missing(label) or any(text is None for text in texts):
                 raise OelmError(f"{self._where(split)}, row {number}: a value of {', '.join(columns)} is missing")
+            if other := [text for text in texts if not isinstance(text, str)]:
+                raise OelmError(f"{self._where(split)}, row {number}: {other[0]!r} is no text")
             if not all(map(_is_unicode, texts)):
                 raise OelmError(f"{self._where(split)}, row {number}: the text is no valid Unicode")
             yield number, tuple(texts), _label_name(label)
@@ -187,7 +198,7 @@ class TaskSource:
         assert folder is not None
         if not folder.is_dir():
             raise OelmError(f"task data {folder} is no folder; give one that holds train.tsv and validation.tsv")
-        endings = [f".{self.language}", ""] if self.language else ["", ".en"] if self.task.languages else [""]
+        endings = [f".{self.language}"] if self.language else ["", ".en"] if self.task.languages else [""]
         names = [f"{name}{end}{suffix}" for end in endings for name in _names(split) for suffix in SUFFIXES]
         for name in names:
             if (folder / name).is_file():
@@ -322,5 +333,5 @@ def _require_columns(file: Path, columns: tuple[str, ...], found: Iterable[str])
 def _no_column(where: str, missing: list[str], found: Iterable[str]) -> OelmError:
     return OelmError(
         f"{where} has no column {' or '.join(map(repr, missing))}; it has: {', '.join(found)}. "
-        "Say which to use with --text-column and --label-column"
+        "Say which to use: oelm data task … --text-column … --label-column …"
     )

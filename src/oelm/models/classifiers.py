@@ -65,13 +65,13 @@ def build_classifier(config: Any, weights: str | Path | None) -> nn.Module:
     from transformers.utils import logging
 
     if weights is None:
-        return AutoModelForSequenceClassification.from_config(config)
+        return AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
     logging.disable_progress_bar()  # also for every checkpoint to come
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # a new head is what we want, not news
     try:
         if described := described_in(weights):
-            model = AutoModelForSequenceClassification.from_config(config)
+            model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
             attention_sites(model)  # splits what is fused, so that the parts can be replaced
             restore(model, described, weights)
             return model
@@ -128,8 +128,9 @@ def _with_classes(config: Any, classes: Sequence[str]) -> Any:
 
 
 def _with_padding(config: Any) -> Any:
-    """Decoders have no padding id; where a batch is padded nobody looks."""
-    if getattr(config, "pad_token_id", None) is None:
+    """Decoders have no padding id, or -1; where a batch is padded nobody looks."""
+    given = getattr(config, "pad_token_id", None)
+    if given is None or not 0 <= given < config.vocab_size:
         end = getattr(config, "eos_token_id", None)
         config.pad_token_id = (end[0] if isinstance(end, list) else end) or 0
     return config

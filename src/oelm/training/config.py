@@ -44,14 +44,16 @@ class TrainingSection(_Section):
 
     # None until the data are known, if epochs are asked for; `with_steps` then fills in what depends on it.
     max_steps: int = Field(None, ge=1, description="default: 100,000, or what epochs amount to")  # type: ignore[assignment]
-    epochs: float | None = Field(None, gt=0, description="passes over a task's training rows, instead of max_steps")
+    epochs: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="passes over a task's training rows, instead of max_steps"
+    )
     batch_size: int = Field(8, ge=1, description="sequences per micro-batch")
     accumulation: int = Field(1, ge=1, description="micro-batches per optimizer step")
     sequence_length: int | None = Field(None, ge=1, description="tokens per sequence; default: the model's max_seq_len")
-    max_lr: float = Field(3e-4, gt=0)
+    max_lr: float = Field(3e-4, gt=0, allow_inf_nan=False)
     min_lr: float | None = Field(None, ge=0, description="learning rate at the end; default: a tenth of max_lr")
     warmup_steps: int | None = Field(None, ge=0, description="default: 2,000, or a tenth of a shorter run")
-    weight_decay: float = Field(0.1, ge=0)
+    weight_decay: float = Field(0.1, ge=0, allow_inf_nan=False)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     grad_clip: float = Field(1.0, ge=0, description="0 switches clipping off")

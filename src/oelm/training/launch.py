@@ -4,15 +4,18 @@ Several machines are torchrun's own business: `torchrun --nnodes 2 … -m oelm t
 """
 
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 300
 """Between a request to stop and the end: a run may be in the middle of a validation."""
+RETRY_SECONDS = 0.02
 _LAST_WORDS = (OelmError.exit_code, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 """Exit codes after which nothing is started again: the process has said why, and would say it again."""
 
@@ -43,7 +47,23 @@ def launch(
     say: Callable[[str], None] = print,
 ) -> int:
     """Train in `config.runtime.nproc` processes, starting them again when one is lost; return the exit code."""
-    folder = RunFolder(out)
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    try:
+        with _stop_requests():
+            return _launch(config, RunFolder(out), options, max_restarts, port, say)
+    except SignalException as request:
+        return 128 + request.sigval
+
+
+def _launch(
+    config: RunConfig,
+    folder: RunFolder,
+    options: Sequence[str],
+    max_restarts: int,
+    port: int,
+    say: Callable[[str], None],
+) -> int:
     parts = setup.prepare(config, folder, planned_world(config))  # refuse here what each of them would refuse
     _require_free(port)
     with tempfile.TemporaryDirectory(prefix="oelm-") as temporary:
@@ -52,8 +72,8 @@ def launch(
         command = ["-m", "oelm", "train", "--config", str(file), "--out", str(folder.path), *options]
         for restarts in range(max_restarts + 1):
             failures = _run_once(command, config.runtime.nproc, port, Path(temporary))
-            if isinstance(failures, int):
-                return failures
+            if not failures:
+                return 0
             rank, cause = _cause(failures)
             if cause.exitcode in _LAST_WORDS:
                 return cause.exitcode
@@ -65,12 +85,15 @@ def launch(
     return 1
 
 
-def _run_once(command: list[str], nproc: int, port: int, logs: Path) -> "int | Mapping[int, ProcessFailure]":
-    """The exit code, if the processes finished or we were asked to stop them; else what failed, by rank."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+def _run_once(command: list[str], nproc: int, port: int, logs: Path) -> "Mapping[int, ProcessFailure]":
+    """What failed, by rank; nothing, if the processes finished."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    newer = {"shutdown_timeout": GRACE_SECONDS, "signals_to_handle": "SIGHUP,SIGQUIT"}  # the others are ours
+    known = {field.name for field in dataclasses.fields(LaunchConfig)}
+    options: dict[str, Any] = {name: value for name, value in newer.items() if name in known}
     agent = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -81,17 +104,42 @@ def _run_once(command: list[str], nproc: int, port: int, logs: Path) -> "int | M
         local_addr="localhost",
         max_restarts=0,  # it would also start again what was stopped or refused
         logs_specs=DefaultLogsSpecs(log_dir=str(logs)),
-        shutdown_timeout=GRACE_SECONDS,
+        **options,
     )
     leash = ["-m", "oelm.leash", str(os.getpid()), sys.executable]  # a launcher that is killed takes them along
     try:
         with _environment(nproc), _quiet_agent():
             elastic_launch(agent, sys.executable)(*leash, *command)
-    except SignalException as request:
-        return 128 + request.sigval
     except ChildFailedError as error:
         return error.failures
-    return 0
+    return {}
+
+
+@contextlib.contextmanager
+def _stop_requests() -> Iterator[None]:
+    """Inside, SIGTERM and SIGINT raise SignalException, upon which the agent passes them on to the processes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Raise, unless that would leave a lock of `subprocess` taken, which the agent could then never take again."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    while frame is not None:
+        lock = getattr(frame.f_locals.get("self"), "_waitpid_lock", None)
+        if lock is not None and lock.locked():
+            threading.Timer(RETRY_SECONDS, os.kill, (os.getpid(), number)).start()
+            return
+        frame = frame.f_back
+    raise SignalException(f"asked to stop by {signal.Signals(number).name}", sigval=signal.Signals(number))
 
 
 def _cause(failures: "Mapping[int, ProcessFailure]") -> "tuple[int, ProcessFailure]":
