@@ -63,18 +63,43 @@ def test_a_method_can_be_given_as_a_mapping():
         ({"name": "x", "thaw": {"at": ["1e-1"]}}, "at of thaw of method 'x' is '1e-1'; it must be a number"),
         ({"name": "x", "thaw": {"at": [0.5, None]}}, "at of thaw of method 'x' is None; it must be a number"),
         ({"name": "x", "aliases": [3]}, "aliases of method 'x' is 3; it must be a name"),
-        ("oelm_freeze+thaw=top-down:nan", r"thaw times are \[nan\]; give at least one, from 0 on"),
+        ("oelm_freeze+thaw=top-down:nan", r"thaw times are \[nan\]; give at least one, in rising order"),
         ("oelm_freeze+thaw=top-down:inf", r"thaw times are \[inf\]"),
         ("oelm_freeze+thaw=top-down:0.5+refreeze=nan", "refreeze is nan; it is a time"),
         ("baseline+lr=nan", "lr is nan; it is a factor of the learning rate"),
         ("baseline+lr=inf", "lr is inf"),
         ("oelm_freeze+orthogonal", "orthogonal of method 'oelm_freeze' says how .* that train begin, but none of them"),
+        ({"name": "oelm_freeze"}, r"'oelm_freeze' is a named one, but its fields here say something else"),
+        ({"name": "oelm_v2", "layer_lr": 0.9}, "give yours another name"),
+        (
+            {"name": "oelm_freeze+rank=8", "query": {"frozen": True}},
+            r"write it as a word \(method: oelm_freeze\+rank=8",
+        ),
+        ({"name": "baseline", "query": {"frozen": True}}, "'baseline' is a named one"),
+        ("oelm_freeze+rank=0", "rank is 0; an update needs at least 1"),
+        ("oelm_freeze+rank=8+rank=16", "modifier 'rank' of method 'oelm_freeze' is given 2 times"),
+        ("oelm_freeze+every=4", "says when queries and keys train, but both are frozen"),
+        ("oelm_freeze+thaw=top-down:1.5", r"thaw times are \[1.5\]; .* whole steps above"),
+        ("oelm_freeze+warmup=10", "says more about thawing, so thaw must come before"),
         ("baseline+layer_lr=nan", "layer_lr of method 'baseline' is nan; it must be a number above 0"),
     ],
 )
 def test_a_wrong_method_is_refused_by_name(spec, message):
     with pytest.raises(OelmError, match=message):
         method(spec)
+
+
+@pytest.mark.parametrize("name", ["oelm_freeze", "q_only+rank=8+thaw=top-down:0.5"])
+def test_a_named_method_that_was_written_down_is_that_method(name):
+    assert method(method(name).to_dict()) == method(name)
+    assert method({**method(name).to_dict(), "summary": "in older words"}).key == method(name).key
+
+
+def test_pausing_applies_to_what_trains():
+    assert [(m.query.every, m.key.every) for m in map(method, ("q_only+every=4", "baseline+every=4"))] == [
+        (1, 4),
+        (4, 4),
+    ]
 
 
 def test_what_trains_may_start_orthonormal():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import oelm
+from architectures import ARCHITECTURES
 from oelm.errors import OelmError
 from oelm.freeze_report import FreezeReport
 from oelm.freezing import audit, freeze, hold
@@ -147,6 +148,27 @@ def test_generation_with_a_token_shift_uses_no_cache_however_the_model_came_abou
         assert torch.equal(model.generate(ids, **settings), without)
         assert torch.equal(model.generate(ids, use_cache=True, **settings), without)
         assert model(ids, use_cache=True).past_key_values is None
+
+
+def test_a_stock_model_with_a_token_shift_refuses_a_cache():
+    model = ARCHITECTURES["llama"].model().eval()
+    freeze(model, "oelm_freeze+shift")
+    ids = torch.randint(10, 60, (1, 5))
+    assert model.generate(ids, max_new_tokens=3, do_sample=False).shape == (1, 8)
+    with pytest.raises(OelmError, match=r"LlamaForCausalLM has a token shift, .* generate with use_cache=False"):
+        model.generate(ids, max_new_tokens=3, do_sample=False, use_cache=True)
+
+
+def test_a_stock_model_with_pieces_is_restored_from_its_folder(tmp_path):
+    model = ARCHITECTURES["gpt2"].model().eval()
+    freeze(model, "identity_q+qrank=2")
+    model.save_pretrained(tmp_path)
+    loaded = oelm.restore(type(model)(type(model.config).from_pretrained(tmp_path)), tmp_path).eval()
+    ids = torch.randint(10, 60, (2, 5))
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    ARCHITECTURES["gpt2"].model().save_pretrained(tmp_path / "stock")
+    with pytest.raises(OelmError, match="names no replaced projections"):
+        oelm.restore(ARCHITECTURES["gpt2"].model(), tmp_path / "stock")
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])

@@ -131,6 +131,10 @@ def test_layers_thaw_in_order_at_given_steps_or_fractions(thaw, steps):
     ("method", "message"),
     [("oelm_freeze+thaw=top-down:101", "thaws a layer at step 101, after the last step 100"),
      ("oelm_freeze+thaw=top-down:1.0", "after the last step 100"),
+     ("oelm_freeze+thaw=top-down:0.5:300+layers=last1", "thaws a layer at step 300, after the last step 100"),
+     ("oelm_freeze+thaw=top-down:0.5+warmup=51", "warms up for 51 steps, but what it thaws trains for 50 at most"),
+     ("oelm_freeze+thaw=top-down:0.5+layers=last²", "layers 'last²' is not understood"),
+     ({"name": "mine", "query": {"projection": "identity", "frozen": True}, "ratio": 0.1}, "no weights to freeze"),
      ("oelm_freeze+thaw=top-down:0.9:10", r"thaws at steps 91, .*10 of 100, which do not rise"),
      ("oelm_freeze+thaw=top-down:0.5:0.9:10:20", "at steps 51, 91, 10, 20 of 100"),
      ("oelm_freeze+thaw=top-down:0.1:0.2:0.3", "gives 3 thaw times for 4 frozen layers"),
@@ -239,6 +243,8 @@ def test_learning_rates_of_layers_roles_and_thawed_weights():
     assert key["embedding.weight"] == pytest.approx(0.9**4)
     report = freeze(small_gpt(), "oelm_freeze+thaw=top-down:0.5+warmup=10")
     rates = Rates.of(small_gpt(), report, Schedule.of(report, 100))
+    usual = freeze(small_gpt(), "oelm_freeze+thaw=top-down:0.5")
+    assert [Schedule.of(usual, steps).warmup for steps in (60, 100_000)] == [6, 100]
     name = "blocks.0.attention.query.weight"
     assert [rates.at(rates.key(name), step) for step in (51, 55, 60, 90)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
 
@@ -253,12 +259,60 @@ def test_the_picture_shows_what_trains_when():
     assert dict(picture(freeze(small_gpt(2), "baseline+every=2"), columns=4))["layer 0 key"] == "▒▒▒▒"
 
 
+def test_the_picture_hides_no_matrix_and_no_stack():
+    report = freeze(small_gpt(2), "oelm_freeze+ratio=0.5")
+    rows = dict(picture(report, columns=2))
+    frozen = {site.path for site in report.sites if site.frozen}
+    shown = {label for label, line in rows.items() if line == "··"}
+    assert "blocks.1.ffn.up" in frozen and "blocks.1.ffn.down" not in frozen
+    assert "layer 1 ffn ffn.up" in shown and rows["layer 1 ffn ffn.down"] == "██"
+    model = ARCHITECTURES["t5"].model()
+    rows = dict(picture(freeze(model, "oelm_freeze+layers=first1", pretrained=False), columns=2))
+    assert {label: line for label, line in rows.items() if "self" not in label and "query" in label} == {
+        "encoder.block 0 query": "··", "encoder.block 1 query": "██", "decoder.block 0 query": "··",
+        "decoder.block 0 cross query": "··", "decoder.block 1 query": "██", "decoder.block 1 cross query": "██",
+    }  # fmt: skip
+
+
+def test_what_thaws_needs_room_for_its_moments():
+    report = freeze(small_gpt(), "oelm_freeze+thaw=top-down:0.5")
+    assert report.most_trainable_parameters == report.total_parameters > report.trainable_parameters
+    assert freeze(small_gpt(), "oelm_freeze").most_trainable_parameters < report.total_parameters
+
+
+def test_pieces_stay_where_a_ratio_freezes_nothing():
+    report = freeze(small_gpt(), "oelm_freeze+rank=2+ratio=0.05")
+    attention = [site for site in report.sites if site.role != "ffn"]
+    assert {site.frozen for site in attention} == {True, False}
+    assert all(site.pieces == ("rank 2",) for site in attention)
+
+
 def test_the_picture_of_thaw_times_in_steps_depends_on_the_length_of_the_run():
     report = freeze(small_gpt(2), "oelm_freeze+thaw=bottom-up:5000:9000")
     assert dict(picture(report, columns=4))["layer 0 key"] == "·███"
     assert dict(picture(report, max_steps=10_000, columns=4))["layer 0 key"] == "··██"
     with pytest.raises(OelmError, match="after the last step 1000"):
         picture(report, max_steps=1000)
+
+
+def test_a_long_schedule_is_compiled_to_its_end():
+    from torch._dynamo import config
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    from oelm.training.environment import allow_recompiling
+
+    torch._dynamo.reset()
+    model = small_gpt(12)
+    report = freeze(model, "oelm_freeze+thaw=top-down:2:13")
+    schedule = Schedule.of(report, 13)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, backend=counter)
+    with config.patch(recompile_limit=config.recompile_limit):
+        allow_recompiling(schedule.states)
+        for step in range(1, 14):
+            report = advance(model, report, schedule, step)
+            compiled(torch.randint(50, (2, 16)))
+    assert counter.frame_count == 13
 
 
 def test_compiled_models_follow_a_flip_with_one_more_graph():

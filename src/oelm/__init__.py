@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from oelm.freezing import FrozenChanged as FrozenChanged
     from oelm.freezing import audit as audit
     from oelm.freezing import freeze as freeze
+    from oelm.freezing import restore as restore
     from oelm.methods import methods as methods
     from oelm.models.gpt import GPT as GPT
     from oelm.models.gpt import GPTConfig as GPTConfig
@@ -52,6 +53,7 @@ _HOMES = {
     "methods": "oelm.methods",
     "orthonormality_error": "oelm.orthogonal",
     "register_sites": "oelm.sites",
+    "restore": "oelm.freezing",
 }
 __all__ = [*_HOMES, "__version__"]
 

@@ -1,11 +1,13 @@
 """What `oelm.freeze` did, site by site: prints as a table, serialises to JSON, and is what `audit` checks against."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from oelm.methods import Method
+from oelm.sites import place
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,12 @@ class FreezeReport:
         return self.total_parameters - self.frozen_parameters
 
     @property
+    def most_trainable_parameters(self) -> int:
+        """When everything that thaws has thawed."""
+        thaws = (site for site in self.sites if site.thaws and site.projection == "dense")
+        return self.total_parameters - self.frozen_parameters + sum(math.prod(s.shape) for s in thaws if s.frozen)
+
+    @property
     def frozen_names(self) -> list[str]:
         return [name for site in self.sites if site.frozen for name in site.hashes]
 
@@ -58,6 +66,19 @@ class FreezeReport:
         """Over the frozen sites; None when nothing is frozen or there are no weights."""
         errors = [s.orthonormality_error for s in self.sites if s.frozen and s.orthonormality_error is not None]
         return max(errors, default=None)
+
+    @property
+    def labels(self) -> list[tuple[str, str]]:
+        """Where each site is and what, for people: ("layer 0", "query"), with the stack where there are several."""
+        stacks = [place(site.path)[0] for site in self.sites]
+        several = len(set(stacks)) > 1
+        return [
+            (
+                f"{stack} {site.layer}" if several else f"layer {site.layer}",
+                site.role if site.kind in ("self", site.role) else f"{site.kind} {site.role}",
+            )
+            for stack, site in zip(stacks, self.sites, strict=True)
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         values = {**asdict(self), "method": self.method.to_dict(), "trainable_parameters": self.trainable_parameters}
@@ -87,8 +108,8 @@ class FreezeReport:
         header = ("layer", "role", "heads", "shape", "init", "pieces", "state", "‖WWᵀ−I‖max")
         rows = [
             (
-                str(s.layer),
-                s.role if s.kind in ("self", s.role) else f"{s.kind} {s.role}",
+                where.removeprefix("layer "),
+                what,
                 str(s.num_heads),
                 "×".join(map(str, s.shape)),
                 s.init,
@@ -96,7 +117,7 @@ class FreezeReport:
                 "no weights" if s.projection != "dense" else "frozen" if s.frozen else "trains",
                 "" if s.orthonormality_error is None else f"{s.orthonormality_error:.1e}",
             )
-            for s in self.sites
+            for s, (where, what) in zip(self.sites, self.labels, strict=True)
         ]
         widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
         lines = [

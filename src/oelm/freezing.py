@@ -11,6 +11,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from itertools import dropwhile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from oelm.errors import OelmError, unknown
 from oelm.freeze_report import FreezeReport, SiteReport
 from oelm.methods import Method, method
 from oelm.orthogonal import DRAWN_AFRESH, INITIALISATIONS, KEEPS_SCALE, orthonormality_error, require_fit
-from oelm.projections import FixedProjection, Projection, dense, note, stand_in
+from oelm.projections import FixedProjection, Projection, dense, described_in, load_projections, note, stand_in
 from oelm.sites import Site, attention_sites, ffn_sites
 from oelm.strategies import Part, layer_numbers
 
@@ -68,6 +69,19 @@ def hold(model: nn.Module, report: FreezeReport) -> None:
         if name in parameters:  # the others are buffers, which never train
             parameters[name].requires_grad_(False)
     audit(model, report)
+
+
+def restore(model: nn.Module, folder: str | Path) -> nn.Module:
+    """Give a stock model the projections and all weights of a folder that `save_pretrained` wrote with replaced ones.
+
+    `from_pretrained` cannot: it knows neither fixed projections nor learned pieces, and leaves them out.
+    """
+    described = described_in(folder)
+    if not described:
+        raise OelmError(f"{folder} names no replaced projections in its config.json; from_pretrained loads it")
+    attention_sites(model)  # splits what is fused, so that the parts can be replaced
+    load_projections(model, described, folder)
+    return model
 
 
 def audit(model: nn.Module, report: FreezeReport) -> None:
@@ -155,7 +169,7 @@ def _parts(model: nn.Module, sites: list[Site], chosen: Method) -> list[Part]:
     if chosen.ratio is not None:
         kept = _within_ratio(model, sites, parts, chosen)
         parts = [
-            part if site in kept or not part.freezes_weights else Part()
+            part if site in kept or not part.freezes_weights else Part(pieces=part.pieces)
             for site, part in zip(sites, parts, strict=True)
         ]
     can_thaw = [part for site, part in zip(sites, parts, strict=True) if _trains(site.module(model))]
@@ -204,6 +218,11 @@ def _within_ratio(model: nn.Module, sites: list[Site], parts: list[Part], chosen
             break
         frozen += size
         kept.append(site)
+    if not any(part.freezes_weights for part in parts):
+        raise OelmError(
+            f"ratio {chosen.ratio:g} of method {chosen.name!r} cannot be met: it has no weights to freeze; "
+            "vary a method that freezes some, e.g. oelm_freeze"
+        )
     if not kept:
         raise OelmError(
             f"ratio {chosen.ratio:g} of method {chosen.name!r} freezes nothing: its first matrix alone is "

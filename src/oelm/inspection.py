@@ -18,7 +18,7 @@ from oelm.analysis.memory import training_memory
 from oelm.errors import OelmError
 from oelm.freeze_report import FreezeReport
 from oelm.freezing import freeze
-from oelm.methods import method
+from oelm.methods import Method, method
 from oelm.models.gpt import GPT, SIZES, GPTConfig
 from oelm.projections import CONFIG_KEY, Projection, replaced
 from oelm.runs import checkpoint_bytes
@@ -35,7 +35,7 @@ BATCH_SIZE = 8
 
 def inspect_model(
     name: str,
-    method_name: str,
+    method_name: str | Method,
     *,
     labels: int | None = None,
     sequence_length: int | None = None,
@@ -79,7 +79,7 @@ def inspect_model(
 
 def inspect_gpt(
     size: str,
-    method_name: str,
+    method_name: str | Method,
     *,
     sequence_length: int | None = None,
     batch_size: int = BATCH_SIZE,
@@ -94,7 +94,7 @@ def inspect_gpt(
     memory = training_memory(
         config,
         parameters=facts["total_parameters"],
-        trainable=facts["trainable_parameters"],
+        trainable=facts["most_trainable_parameters"],
         batch=batch_size,
         length=length,
         checkpointing=gradient_checkpointing,
@@ -171,7 +171,7 @@ def _usual_length(config: Any, labels: int | None) -> int:
 def _facts(
     name: str,
     config: dict[str, Any],
-    method_name: str,
+    method_name: str | Method,
     build: Callable[[], nn.Module],
     length: int,
     max_steps: int,
@@ -187,7 +187,8 @@ def _facts(
         "frozen_parameters": report.frozen_parameters,
         "trainable_parameters": report.trainable_parameters,
         "frozen_share": report.frozen_parameters / report.total_parameters,
-        "checkpoint_bytes": checkpoint_bytes(report.total_parameters, report.trainable_parameters),
+        "most_trainable_parameters": report.most_trainable_parameters,
+        "checkpoint_bytes": checkpoint_bytes(report.total_parameters, report.most_trainable_parameters),
         "flops_per_token": flops.to_dict(),
         "step_flops_vs_baseline": flops.step / baseline.step,
         "pieces_parameters": sum(site.pieces_parameters for site in report.sites),
@@ -195,7 +196,9 @@ def _facts(
     }
 
 
-def _count(build: Callable[[], nn.Module], method_name: str, length: int, max_steps: int) -> tuple[FreezeReport, Flops]:
+def _count(
+    build: Callable[[], nn.Module], method_name: str | Method, length: int, max_steps: int
+) -> tuple[FreezeReport, Flops]:
     with torch.device("meta"):
         model = build()
     report = freeze(model, method_name)

@@ -12,9 +12,10 @@ True
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from oelm.errors import unknown
+from oelm.errors import OelmError, unknown
 from oelm.modifiers import ORTHONORMAL_FFN, modified
 from oelm.strategies import Method as Method
 from oelm.strategies import Part
@@ -142,9 +143,26 @@ def method(spec: "str | Mapping[str, Any] | Method") -> Method:
     if isinstance(spec, Method):
         return spec
     if isinstance(spec, Mapping):
-        return Method.from_dict(spec)
+        return _own_method(Method.from_dict(spec))
     name, *words = str(spec).split("+")
-    for row in METHODS.values():
-        if name == row.name or name in row.aliases:
-            return modified(row, words) if words else row
-    raise unknown("method", name, [*METHODS, *(a for m in METHODS.values() for a in m.aliases)])
+    row = _row(name)
+    if row is None:
+        raise unknown("method", name, [*METHODS, *(a for m in METHODS.values() for a in m.aliases)])
+    return modified(row, words) if words else row
+
+
+def _row(name: str) -> Method | None:
+    return next((row for row in METHODS.values() if name == row.name or name in row.aliases), None)
+
+
+def _own_method(made: Method) -> Method:
+    """Refuse a method under the name of another; what a named method was written down as is that method."""
+    if _row(made.name.split("+")[0]) is None:
+        return made
+    meant = method(made.name)
+    if replace(made, summary=meant.summary, aliases=meant.aliases) != meant:
+        raise OelmError(
+            f"method {made.name!r} is a named one, but its fields here say something else; "
+            f"write it as a word (method: {made.name}), or give yours another name"
+        )
+    return made

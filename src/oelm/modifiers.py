@@ -23,8 +23,13 @@ ORTHONORMAL_FFN = Part("semi_orthogonal", init_pretrained="semi_orthogonal_qr", 
 def modified(base: Method, words: list[str]) -> Method:
     """The base with every modifier applied in turn; its name is how it was asked for."""
     result = base
+    names = [word.partition("=")[0] for word in words]
     for word in words:
         name, equals, value = word.partition("=")
+        if names.count(name) > 1:
+            raise OelmError(
+                f"modifier {name!r} of method {base.name!r} is given {names.count(name)} times; give it once"
+            )
         if name not in MODIFIERS:
             raise unknown(f"modifier of method {base.name!r}", name, MODIFIERS)
         wants, change, _ = MODIFIERS[name]
@@ -43,13 +48,30 @@ def _parts(method: Method, roles: tuple[str, ...], **changes: Any) -> Method:
 
 def _piece(*roles: str, **given: Any) -> Change:
     def change(method: Method, value: str) -> Method:
-        pieces = given or {"rank": _whole("rank", value)}
+        pieces = given or {"rank": _rank(value)}
         updated: dict[str, Any] = {
             role: replace(method.part(role), pieces=replace(method.part(role).pieces, **pieces)) for role in roles
         }
         return replace(method, **updated)
 
     return change
+
+
+def _rank(value: str) -> int:
+    rank = _whole("rank", value)
+    if rank < 1:
+        raise OelmError(f"rank is {rank}; an update needs at least 1, and without one the method is the one without")
+    return rank
+
+
+def _every(method: Method, value: str) -> Method:
+    training = tuple(role for role in QK if not method.part(role).frozen)
+    if not training:
+        raise OelmError(
+            f"every={value} of method {method.name!r} says when queries and keys train, but both are frozen; "
+            "vary a method in which one of them trains"
+        )
+    return _parts(method, training, every=_whole("every", value))
 
 
 def _start_orthonormal(method: Method, value: str) -> Method:
@@ -70,7 +92,7 @@ def _in_thaw(field: str, kind: Callable[[str, str], Any]) -> Change:
     def change(method: Method, value: str) -> Method:
         if method.thaw is None:
             raise OelmError(
-                f"{field}={value} of method {method.name!r} says when thawing ends, so thaw must come before"
+                f"{field}={value} of method {method.name!r} says more about thawing, so thaw must come before"
             )
         return replace(method, thaw=replace(method.thaw, **{field: kind(field, value)}))
 
@@ -94,11 +116,23 @@ def _whole(name: str, text: str) -> int:
 def equal_baseline(name: str) -> str:
     """The trained baseline with the same pieces and start: the fair opponent of a frozen method that has some.
 
-    >>> equal_baseline("permutation_qk+rank=8+layers=last2")
-    'baseline+rank=8'
+    >>> equal_baseline("permutation_qk+rank=8+layers=last2"), equal_baseline("oelm_freeze+layers=last2")
+    ('baseline+rank=8+layers=last2', 'baseline')
     """
     words = name.split("+")[1:]
-    return "+".join(["baseline", *(word for word in words if word.partition("=")[0] in PIECES)])
+    pieces = [word for word in words if word.partition("=")[0] in PIECES]
+    where = [word for word in words if word.startswith("layers=")]  # pieces stand only there
+    return "+".join(["baseline", *pieces, *(where if pieces else ())])
+
+
+def same_method(name: str, other: str) -> bool:
+    """Whether two names say the same; the order of modifiers does not matter.
+
+    >>> same_method("baseline+rank=8+mix", "baseline+mix+rank=8")
+    True
+    """
+    (base, *words), (other_base, *other_words) = name.split("+"), other.split("+")
+    return base == other_base and sorted(words) == sorted(other_words)
 
 
 QK = ("query", "key")
@@ -123,7 +157,7 @@ MODIFIERS: dict[str, tuple[str, Change, str]] = {
     "thaw": ("top-down:0.25:0.75", _thaw, "frozen layers begin to train during the run"),
     "warmup": ("100", _in_thaw("warmup", _whole), "with a warm-up of thawed weights"),
     "refreeze": ("0.9", _in_thaw("refreeze", _number), "and freeze again"),
-    "every": ("4", lambda m, v: _parts(m, QK, every=_whole("every", v)), "queries and keys train only every few steps"),
+    "every": ("4", _every, "queries and keys train only every few steps"),
     "lr": (
         "0.1",
         lambda m, v: _parts(m, QK, lr=_number("lr", v)),

@@ -218,6 +218,16 @@ def note(model: nn.Module) -> None:
         for holder in (config, getattr(model, "generation_config", None)):
             if holder is not None:
                 holder.use_cache = False
+        model.register_forward_pre_hook(_refuse_cache, with_kwargs=True)
+
+
+def _refuse_cache(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    cache = kwargs.get("past_key_values")
+    if cache is not None and cache.get_seq_length():
+        raise OelmError(
+            f"{type(model).__name__} has a token shift, which needs the previous token's input, not a cache of keys; "
+            "generate with use_cache=False"
+        )
 
 
 def has_shift(model: nn.Module) -> bool:
@@ -225,7 +235,7 @@ def has_shift(model: nn.Module) -> bool:
     return any(isinstance(module, Projection) and module.pieces.shift for _, module in replaced(model))
 
 
-def restore(model: nn.Module, described: dict[str, dict[str, Any]], folder: str | Path) -> None:
+def load_projections(model: nn.Module, described: dict[str, dict[str, Any]], folder: str | Path) -> None:
     """Give a model that has none the described projections, and all weights of the folder it was saved in."""
     from safetensors.torch import load_file
 

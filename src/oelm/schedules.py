@@ -16,6 +16,8 @@ from oelm.strategies import Method
 
 USUAL_STEPS = 100_000
 """Of a run whose length is not known, as in `oelm train`."""
+USUAL_WARMUP = 100
+"""Steps of a thawed weight's warm-up, or a tenth of a shorter run."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,21 @@ class Schedule:
     refreeze_step: int | None
     moves: bool
     """Whether anything changes during the run at all."""
+    warmup: int = 0
+    """Steps in which the learning rate of a thawed weight rises."""
 
     @classmethod
     def of(cls, report: FreezeReport, max_steps: int) -> "Schedule":
         layers = sorted({site.layer for site in report.sites if site.thaws})
         thaw_steps, refreeze = _thaw_steps(report.method, layers, max_steps)
-        return cls(thaw_steps, refreeze, bool(thaw_steps) or any(site.every > 1 for site in report.sites))
+        moves = bool(thaw_steps) or any(site.every > 1 for site in report.sites)
+        return cls(thaw_steps, refreeze, moves, _warmup(report.method, thaw_steps, refreeze, max_steps))
+
+    @property
+    def states(self) -> int:
+        """In how many ways weights train and rest together, at most: each is compiled for itself."""
+        flips = len(set(self.thaw_steps.values())) + (self.refreeze_step is not None)
+        return 2 * (1 + flips)  # some may also pause
 
     def trains(self, site: SiteReport, step: int) -> bool:
         """Whether the site's own weights get a gradient at this step."""
@@ -101,7 +112,7 @@ class Rates:
                     thawed[name] = schedule.thaw_steps[site.layer]
                 if site.every > 1:
                     pausing.add(name)
-        return cls(factors, thawed, method.thaw.warmup if method.thaw else 0, frozenset(pausing))
+        return cls(factors, thawed, schedule.warmup, frozenset(pausing))
 
     def key(self, name: str) -> tuple[float, int]:
         """Weights of one key share a learning rate at every step: (factor, step of thawing or 0)."""
@@ -125,17 +136,22 @@ def picture(report: FreezeReport, max_steps: int = USUAL_STEPS, columns: int = 4
     """What trains when, one line per layer and role: ("layer 0 query", "····████"), for people."""
     schedule = Schedule.of(report, max_steps)
     steps = [1 + round(column * (max_steps - 1) / (columns - 1)) for column in range(columns)]
-    rows: dict[str, str] = {}
-    for site in report.sites:
-        label = f"layer {site.layer} {site.role if site.kind in ('self', site.role) else f'{site.kind} {site.role}'}"
+    rows: dict[str, dict[str, str]] = {}
+    for site, (where, what) in zip(report.sites, report.labels, strict=True):
         if site.projection != "dense":
             line = "○" * columns
         elif site.every > 1:
             line = "▒" * columns
         else:
             line = "".join("█" if schedule.trains(site, step) else "·" for step in steps)
-        rows.setdefault(label, line)
-    return list(rows.items())
+        rows.setdefault(f"{where} {what}", {})[site.path.rpartition(f".{site.layer}.")[2]] = line
+    shown: list[tuple[str, str]] = []
+    for label, lines in rows.items():  # one line for all matrices of a kind, unless they differ
+        if len(set(lines.values())) == 1:
+            shown.append((label, next(iter(lines.values()))))
+        else:
+            shown += [(f"{label} {matrix}", line) for matrix, line in lines.items()]
+    return shown
 
 
 LEGEND = "█ trains   ▒ trains every few steps   · frozen   ○ no weights"
@@ -145,6 +161,11 @@ def _thaw_steps(method: Method, layers: list[int], max_steps: int) -> tuple[dict
     thaw = method.thaw
     if thaw is None or not layers:
         return {}, None
+    for time in thaw.at:
+        if (at := _step(time, max_steps)) > max_steps:
+            raise OelmError(
+                f"method {method.name!r} thaws a layer at step {at}, after the last step {max_steps}; thaw earlier"
+            )
     count, times = len(layers), list(thaw.at)
     if len(times) == 1:
         times *= count
@@ -171,6 +192,20 @@ def _thaw_steps(method: Method, layers: list[int], max_steps: int) -> tuple[dict
         raise OelmError(f"method {method.name!r} freezes again at step {refreeze}, after the last step {max_steps}")
     order = layers[::-1] if thaw.order == "top-down" else layers
     return {layer: round(step) for layer, step in zip(order, steps, strict=True)}, refreeze
+
+
+def _warmup(method: Method, thaw_steps: dict[int, int], refreeze: int | None, max_steps: int) -> int:
+    if method.thaw is None or not thaw_steps:
+        return 0
+    if method.thaw.warmup is None:
+        return min(USUAL_WARMUP, max_steps // 10)
+    longest = (max_steps + 1 if refreeze is None else refreeze) - min(thaw_steps.values())
+    if method.thaw.warmup > longest:
+        raise OelmError(
+            f"method {method.name!r} warms up for {method.thaw.warmup} steps, but what it thaws trains for {longest} "
+            "at most; warm up for fewer steps, or thaw earlier"
+        )
+    return method.thaw.warmup
 
 
 def _step(time: float, max_steps: int) -> int:

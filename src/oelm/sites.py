@@ -19,7 +19,7 @@ from torch import nn
 from oelm.errors import OelmError
 from oelm.fused import SplitProjection
 
-_NUMBER = r"(?<=\.)\d+(?=\.)"
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 """A layer's number within a path."""
 
 
@@ -177,7 +177,8 @@ def place(path: str) -> tuple[str, int | None]:
     >>> place("encoder.block.3.layer.0.SelfAttention.q"), place("norm.weight"), place("0.bert.layer.2.query")
     (('encoder.block', 3), ('', None), ('0.bert.layer', 2))
     """
-    found = re.search(_NUMBER, path) or re.search(_NUMBER, f".{path}.")
+    text = f".{path}."
+    found = _NUMBER.search(text, 2) or _NUMBER.search(text)
     return (path[: max(0, found.start() - 2)], int(found[0])) if found else ("", None)
 
 

@@ -96,8 +96,8 @@ class Thaw:
     order: str = "top-down"
     at: tuple[float, ...] = (0.5,)
     """One time for all layers; two: the first layer's and the last one's, the others evenly between; or one each."""
-    warmup: int = 100
-    """Steps in which a thawed weight's learning rate rises from 0."""
+    warmup: int | None = None
+    """Steps in which a thawed weight's learning rate rises from 0; by default 100, or a tenth of a shorter run."""
     refreeze: float | None = None
     """When everything freezes again."""
 
@@ -105,10 +105,15 @@ class Thaw:
         if self.order not in THAW_ORDERS:
             raise unknown("thaw order", self.order, THAW_ORDERS)
         if not self.at or not all(map(_is_time, self.at)) or list(self.at) != sorted(self.at):
-            raise OelmError(f"thaw times are {list(self.at)}; give at least one, from 0 on, in rising order")
+            raise OelmError(
+                f"thaw times are {list(self.at)}; give at least one, in rising order, as fractions of the run up to 1 "
+                "or as whole steps above"
+            )
         if self.refreeze is not None and not _is_time(self.refreeze):
-            raise OelmError(f"refreeze is {self.refreeze}; it is a time, so a number of at least 0")
-        if self.warmup < 0:
+            raise OelmError(
+                f"refreeze is {self.refreeze}; it is a time: a fraction of the run up to 1, or a step above"
+            )
+        if self.warmup is not None and self.warmup < 0:
             raise OelmError(f"thaw warmup is {self.warmup}; it is a number of steps, so at least 0")
 
 
@@ -176,13 +181,13 @@ def layer_numbers(spec: str, count: int, where: str = "the model") -> list[int]:
     chosen = text.removeprefix("not-")
     for word, cut in (("first", lambda n: everything[:n]), ("last", lambda n: everything[count - n :])):
         number = chosen.removeprefix(word)
-        if chosen.startswith(word) and number.isdigit():
+        if chosen.startswith(word) and number.isdecimal():
             if int(number) > count:
                 raise OelmError(f"layers {text!r} wants {number} layers, but {where} has {count}")
             picked = cut(int(number))
             return [i for i in everything if (i in picked) == (chosen == text)]
     numbers = text.split(":")
-    if not all(n.isdigit() for n in numbers):
+    if not all(n.isdecimal() for n in numbers):
         raise OelmError(f"layers {text!r} is not understood; use all, even, odd, first2, last2, not-first2 or 0:2:3")
     for n in numbers:
         if int(n) >= count:
@@ -191,7 +196,7 @@ def layer_numbers(spec: str, count: int, where: str = "the model") -> list[int]:
 
 
 def _is_time(value: float) -> bool:
-    return 0 <= value < math.inf
+    return 0 <= value <= 1 or (1 < value < math.inf and value == int(value))
 
 
 _NESTED = {"query": Part, "key": Part, "ffn": Part, "pieces": Pieces, "thaw": Thaw}

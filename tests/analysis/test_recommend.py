@@ -36,14 +36,14 @@ def results(tmp_path):
 
 
 def test_only_what_is_surely_within_the_budget_is_advised(results):
-    advice = advise(load_runs(results), "decoder", 5.0)
+    advice = advise(load_runs(results), "decoder", "lm", 5.0)
     assert advice.method == "permutation_qk+rank=8"
     assert advice.verdicts == {"permutation_qk+rank=8": "met", "identity_q": "undecided", "oelm_freeze": "missed"}
-    assert advise(load_runs(results), "decoder", 1.0).method is None
+    assert advise(load_runs(results), "decoder", "lm", 1.0).method is None
 
 
 def test_a_method_with_pieces_is_judged_against_a_baseline_with_the_same(results):
-    against = {e.method: e.baseline for e in advise(load_runs(results), "decoder", 5.0).evidence}
+    against = {e.method: e.baseline for e in advise(load_runs(results), "decoder", "lm", 5.0).evidence}
     assert against == {
         "oelm_freeze": "baseline",
         "identity_q": "baseline",
@@ -56,11 +56,11 @@ def test_a_method_that_failed_anywhere_is_not_advised(results):
     for seed, (base, frozen) in enumerate([(20.0, 23.0), (20.2, 23.2), (19.8, 22.9)]):
         make_run(results, "baseline", seed, name=f"b{seed}", dataset="other", perplexity=base)
         make_run(results, "permutation_qk+rank=8", seed, name=f"p{seed}", dataset="other", perplexity=frozen)
-    assert advise(load_runs(results), "decoder", 5.0).verdicts["permutation_qk+rank=8"] == "missed"
+    assert advise(load_runs(results), "decoder", "lm", 5.0).verdicts["permutation_qk+rank=8"] == "missed"
 
 
 def test_decoders_say_nothing_about_encoders(results):
-    assert advise(load_runs(results), "encoder", 5.0).evidence == []
+    assert advise(load_runs(results), "encoder", "classification", 5.0).evidence == []
 
 
 def test_the_command_says_what_to_use_why_and_what_is_not_known(results, tmp_path):
@@ -71,8 +71,16 @@ def test_the_command_says_what_to_use_why_and_what_is_not_known(results, tmp_pat
         CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(results), "--json"]).stdout
     )
     assert facts["method"] == "permutation_qk+rank=8" and facts["costs"]["identity_q"]["step_flops_vs_baseline"] < 1
-    empty = CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(tmp_path / "nowhere")])
-    assert "Nothing is known" in empty.output
+    other = CliRunner().invoke(
+        app, ["recommend", "--model", "tiny", "--task", "classification", "--results", str(results)]
+    )
+    assert "Nothing is known" in other.output and "a decoder (classification)" in other.output
+    for words, message in (
+        (["--results", str(tmp_path / "nowhere")], "nowhere is no folder"),
+        (["--results", str(results), "--task", "translation"], "task 'translation' is unknown"),
+    ):
+        refused = CliRunner().invoke(app, ["recommend", "--model", "tiny", *words])
+        assert isinstance(refused.exception, OelmError) and message in str(refused.exception)
 
 
 def test_a_method_that_does_not_fit_the_model_is_said_so_and_never_advised(tmp_path):
@@ -89,7 +97,7 @@ def test_a_method_that_does_not_fit_the_model_is_said_so_and_never_advised(tmp_p
         CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(tmp_path), "--json"]).stdout
     )
     assert facts["method"] == "mine" and "layer 20 does not exist" in facts["misfits"]["oelm_freeze+layers=20:21"]
-    assert facts["methods"]["mine"]["thaw"]["at"] == [0.4]  # of 1,000 steps
+    assert facts["methods"]["mine"]["thaw"]["at"] == [0.399]  # after 399 of 1,000 steps
     assert facts["costs"]["mine"]["step_flops_vs_baseline"] < 1
 
 

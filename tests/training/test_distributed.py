@@ -40,7 +40,13 @@ TRAINING = {"max_steps": 12, "batch_size": 4, "accumulation": 2, "max_lr": 3e-3,
 TWENTY = {"max_steps": 20, "eval_every": 20, "eval_tokens": 288, "accumulation": 1, "model": {"dropout": 0.0}}
 MOVING = {**TWENTY, "accumulation": 2}
 LONG = {"max_steps": 200, "eval_every": 200, "checkpoint_every": 20, "accumulation": 1}
-SCHEDULED = ("oelm_freeze+thaw=top-down:0.25:0.75+warmup=3+refreeze=0.9", "baseline+every=3", "permutation_qk+rank=2")
+THAWED_IN_A_PAUSE = "baseline+every=4+ffn+thaw=bottom-up:3+warmup=2"
+SCHEDULED = (
+    "oelm_freeze+thaw=top-down:0.25:0.75+warmup=3+refreeze=0.9",
+    "baseline+every=3",
+    THAWED_IN_A_PAUSE,
+    "permutation_qk+rank=2",
+)
 COPIED = (*METHODS, *SCHEDULED)
 SHARDED = ("baseline", "oelm_freeze", "k_only", *SCHEDULED)
 
@@ -274,6 +280,12 @@ def test_gradients_of_frozen_weights_are_not_sent(processes, strategy, method):
     baseline = RunFolder(processes.root / "ddp" / "baseline").result()
     saved = baseline["trainable_parameters"] - result["trainable_parameters"]
     assert sent[strategy, "baseline"] - sent[strategy, method] == 20 * 4 * saved
+
+
+def test_what_pauses_while_other_weights_thaw_is_still_shared(processes):
+    sent, result = processes.found[0]["bytes"], RunFolder(processes.root / "ddp" / THAWED_IN_A_PAUSE).result()
+    ffn = SMALL["num_layers"] * 2 * SMALL["d_model"] * SMALL["d_ff"]  # frozen for two of twenty steps
+    assert sent["ddp", THAWED_IN_A_PAUSE] == 4 * (20 * result["total_parameters"] - 2 * ffn)
 
 
 def test_validation_is_shared_and_exactly_that_of_one_process(processes):

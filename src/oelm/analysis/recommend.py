@@ -14,6 +14,8 @@ from oelm.analysis.results import Loaded
 from oelm.analysis.statistics import MET, MISSED, UNDECIDED, goal_verdict
 from oelm.analysis.tables import gap_of
 
+LANGUAGE_MODELLING, CLASSIFICATION = TASKS = ("lm", "classification")
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -37,6 +39,7 @@ class Evidence:
 @dataclass(frozen=True)
 class Advice:
     kind: str
+    task: str
     budget: float
     verdicts: dict[str, str]
     """met, missed or undecided, by method, in the order of preference."""
@@ -56,23 +59,29 @@ class Advice:
 
 
 def kind_of(study: Study) -> str:
+    """As the runs recorded it; those of before did not, and had encoders of texts only."""
     model = study.runs[0].config.get("model") or {}
-    return "encoder" if isinstance(model, dict) and model.get("encoder") else "decoder"
+    of_old = "encoder" if isinstance(model, dict) and model.get("encoder") else "decoder"
+    return (study.runs[0].result or {}).get("model_family") or of_old
 
 
-def advise(loaded: Loaded, kind: str, budget: float) -> Advice:
-    """Judge every freezing method that was measured on models of this kind."""
+def task_of(study: Study) -> str:
+    return CLASSIFICATION if study.metric.gap_in_points else LANGUAGE_MODELLING
+
+
+def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
+    """Judge every freezing method that was measured with models of this kind at this task."""
     evidence: list[Evidence] = []
     methods: dict[str, dict[str, Any]] = {}
     for study in loaded.studies:
-        for arm in study.arms if kind_of(study) == kind else ():
+        for arm in study.arms if (kind_of(study), task_of(study)) == (kind, task) else ():
             if found := _evidence(loaded, study, arm, budget):
                 evidence.append(found)
                 methods.setdefault(arm.method, _in_fractions(arm.runs[0]))
     verdicts = {name: _together(e.verdict for e in evidence if e.method == name) for name in _names(evidence)}
     order = (MET, UNDECIDED, MISSED)
     ranked = sorted(verdicts, key=lambda name: (order.index(verdicts[name]), _mean_gap(evidence, name)))
-    return Advice(kind, budget, {name: verdicts[name] for name in ranked}, evidence, methods)
+    return Advice(kind, task, budget, {name: verdicts[name] for name in ranked}, evidence, methods)
 
 
 def _in_fractions(run: Run) -> dict[str, Any]:
@@ -80,9 +89,12 @@ def _in_fractions(run: Run) -> dict[str, Any]:
     thaw, steps = run.method.get("thaw"), run.max_steps
     if not thaw or not steps:
         return run.method
-    at = [time if time <= 1 else time / steps for time in thaw["at"]]
-    again = thaw["refreeze"]
-    return {**run.method, "thaw": {**thaw, "at": at, "refreeze": again if not again or again <= 1 else again / steps}}
+
+    def fraction(time: float) -> float:
+        return time if time <= 1 else (time - 1) / steps
+
+    again = thaw["refreeze"] and fraction(thaw["refreeze"])
+    return {**run.method, "thaw": {**thaw, "at": [fraction(time) for time in thaw["at"]], "refreeze": again}}
 
 
 def _evidence(loaded: Loaded, study: Study, arm: Arm, budget: float) -> Evidence | None:

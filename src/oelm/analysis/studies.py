@@ -15,7 +15,7 @@ from oelm.analysis.arms import BASELINE, RATE_KEYS, Arm, Rates, Run, Study, cano
 from oelm.analysis.statistics import Metric, spread
 from oelm.analysis.texts import Note
 from oelm.methods import METHODS
-from oelm.modifiers import equal_baseline
+from oelm.modifiers import equal_baseline, same_method
 
 RATE, LOWEST_RATE = RATE_KEYS
 FAILED = math.nan
@@ -158,7 +158,8 @@ def _beside_its_baseline(arm: Arm, arms: list[Arm], folded: list[Arm]) -> Arm:
     if arm.is_baseline:
         return arm
     wanted = equal_baseline(arm.method)
-    candidates = [other for other in [*arms, *folded] if other.method == wanted != arm.method]
+    own = [other for other in [*arms, *folded] if not same_method(other.method, arm.method)]
+    candidates = [other for other in own if same_method(other.method, wanted)]
     candidates = candidates or [other for other in [*arms, *folded] if other.is_baseline]
     if not candidates:
         return arm

@@ -13,24 +13,36 @@ if TYPE_CHECKING:
 
 def recommend(
     model: Annotated[str, typer.Option(help="A size (medium-512, …), a published model (bert-base, …) or a folder.")],
+    task: Annotated[
+        str | None, typer.Option(help="lm or classification. [default: classification for encoders, else lm]")
+    ] = None,
     budget: Annotated[float, typer.Option(min=0, help="How many percent worse than the baseline is acceptable.")] = 5.0,
     results: Annotated[Path, typer.Option(help="Folder with measured runs.")] = Path("results"),
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Say which method to use for a model, from measured runs only, with the evidence and its limits."""
-    from oelm.analysis.recommend import advise
+    from oelm.analysis.recommend import CLASSIFICATION, LANGUAGE_MODELLING, TASKS, advise
     from oelm.analysis.results import load_runs
-    from oelm.errors import OelmError
+    from oelm.errors import OelmError, unknown
     from oelm.inspection import inspect_model
+    from oelm.methods import Method
 
     baseline = inspect_model(model, "baseline")  # refuses an unknown model before anything is read
-    advice = advise(load_runs(results), _kind(model), budget)
+    kind = _kind(model)
+    task = task or (CLASSIFICATION if kind == "encoder" else LANGUAGE_MODELLING)
+    if task not in TASKS:
+        raise unknown("task", task, TASKS)
+    if not results.is_dir():
+        raise OelmError(f"{results} is no folder; say where measured runs are (--results)")
+    loaded = load_runs(results)
+    for skipped in loaded.skipped:
+        typer.echo(f"left out: {skipped.path}: {skipped.reason}", err=True)
+    advice = advise(loaded, kind, task, budget)
     costs: dict[str, Any] = {}
     misfits: dict[str, str] = {}
     for name in advice.verdicts:
-        spec: Any = advice.methods[name]
         try:
-            facts = inspect_model(model, spec)
+            facts = inspect_model(model, Method.from_dict(advice.methods[name]))
             costs[name] = {key: facts[key] for key in ("step_flops_vs_baseline", "trainable_parameters")}
         except OelmError as error:
             misfits[name] = str(error)
@@ -43,26 +55,18 @@ def recommend(
 
 
 def _kind(model: str) -> str:
-    """What the model's configuration says it is: a family that predicts masked words is one of encoders."""
     from oelm.models.gpt import SIZES
-    from oelm.models.known import named_config
+    from oelm.models.known import family, named_config
 
-    if model in SIZES:
-        return "decoder"
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
-
-    config, _ = named_config(model)
-    if config.is_encoder_decoder:
-        return "encoder-decoder"
-    decodes = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
-    return "decoder" if getattr(config, "is_decoder", False) or getattr(config, "causal", decodes) else "encoder"
+    return "decoder" if model in SIZES else family(named_config(model)[0])
 
 
 def _print(model: str, results: Path, advice: "Advice", costs: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console, kind = Console(highlight=False), f"{'an' if advice.kind.startswith('e') else 'a'} {advice.kind}"
+    console, article = Console(highlight=False), "an" if advice.kind.startswith("e") else "a"
+    kind = f"{article} {advice.kind} ({advice.task})"
     if not advice.evidence:
         console.print(f"Nothing is known: {results} has no finished runs of {kind} with a freezing method")
         console.print("and a baseline beside it. Measure first, e.g. with 'oelm run controls --scale mini'.")

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from oelm.errors import OelmError
+from oelm.freezing import restore
 from oelm.models.gpt import GPTConfig
 from oelm.models.known import read_config
-from oelm.projections import described_in, restore
-from oelm.sites import attention_sites
+from oelm.projections import described_in
 
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "data2vec-text")
 """Model types whose positions start after the padding id, so that they have room for fewer tokens than positions."""
@@ -70,11 +70,8 @@ def build_classifier(config: Any, weights: str | Path | None) -> nn.Module:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # a new head is what we want, not news
     try:
-        if described := described_in(weights):
-            model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
-            attention_sites(model)  # splits what is fused, so that the parts can be replaced
-            restore(model, described, weights)
-            return model
+        if described_in(weights):
+            return restore(AutoModelForSequenceClassification.from_config(config, dtype=torch.float32), weights)
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
             str(weights), config=config, dtype=torch.float32, output_loading_info=True
         )

@@ -44,6 +44,18 @@ KNOWN = {
 }
 
 
+def family(config: Any) -> str:
+    """What a configuration says its model is; a family that predicts masked words is one of encoders."""
+    if hasattr(config, "causal"):  # ours
+        return "decoder" if config.causal else "encoder"
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    if config.is_encoder_decoder:
+        return "encoder-decoder"
+    decodes = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
+    return "decoder" if getattr(config, "is_decoder", False) or decodes else "encoder"
+
+
 def named_config(name: str, labels: int | None = None) -> tuple[Any, Any]:
     """The transformers configuration of a known name, a model folder or a hub name, and the Auto class to build."""
     import transformers

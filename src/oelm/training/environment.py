@@ -27,6 +27,14 @@ def environment(device: str | None = None) -> dict[str, Any]:
     }
 
 
+def allow_recompiling(states: int) -> None:
+    """torch.compile gives up on a model after a few versions of its graph; a freezing schedule has one per state."""
+    import torch._dynamo.config as dynamo
+
+    limit = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # its name before torch 2.7
+    setattr(dynamo, limit, max(getattr(dynamo, limit), states + 2))
+
+
 def gpu_names() -> list[str]:
     """Names of the CUDA devices; torch is asked only if it is loaded already."""
     torch = sys.modules.get("torch")

@@ -103,7 +103,9 @@ class Reporter:
         self.progress({"state": state, **everything})
         self._heartbeat = time.monotonic()
 
-    def finish(self, step: int, final: dict[str, Any], best: dict[str, Any], report: FreezeReport) -> dict[str, Any]:
+    def finish(
+        self, step: int, final: dict[str, Any], best: dict[str, Any], report: FreezeReport, model_family: str
+    ) -> dict[str, Any]:
         """Write timing and result; the audit of the frozen weights must have passed."""
         headline, spent = self.objective.headline, self.validation_seconds
         dataset = self.data.manifest.get("name", self.data.path.name)
@@ -123,6 +125,7 @@ class Reporter:
         result = {
             "method": self.config.method_name,
             "seed": self.config.seed,
+            "model_family": model_family,
             "dataset": dataset,
             "data_fingerprint": self.data.fingerprint,
             "steps": step,

@@ -217,7 +217,7 @@ def _require_space(parts: Parts, folder: RunFolder) -> None:
     with torch.device("meta"):
         report = freeze(parts.build_model(None), parts.config.method, seed=parts.config.seed)
     Schedule.of(report, parts.config.training.max_steps)  # a schedule that the run cannot keep is refused here
-    needed = CHECKPOINTS_AT_ONCE * checkpoint_bytes(report.total_parameters, report.trainable_parameters)
+    needed = CHECKPOINTS_AT_ONCE * checkpoint_bytes(report.total_parameters, report.most_trainable_parameters)
     parent = next(p for p in (folder.path, *folder.path.resolve().parents) if p.exists())
     free = shutil.disk_usage(parent).free
     if free < needed and not folder.checkpoints.exists():

@@ -21,13 +21,14 @@ from torch import nn
 from oelm.errors import OelmError
 from oelm.freeze_report import FreezeReport
 from oelm.freezing import audit, freeze, hold
+from oelm.models.known import family
 from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder, config_differences
 from oelm.schedules import Rates, Schedule, advance
 from oelm.training import checkpoints, setup
 from oelm.training.checkpoints import Checkpoint
 from oelm.training.config import RunConfig
 from oelm.training.distributed import find_world
-from oelm.training.environment import environment
+from oelm.training.environment import allow_recompiling, environment
 from oelm.training.interruption import Interrupted, StopRequest
 from oelm.training.optimizer import (
     build_optimizer,
@@ -175,9 +176,16 @@ class Trainer:
 
     def _wrap(self) -> None:
         """The model to train with, among several processes or compiled; anew when what trains has changed."""
+        resting = [p for n, p in self.model.named_parameters() if n in self.rates.pausing and not p.requires_grad]
+        for parameter in resting:  # who wraps the model takes what does not train now for frozen
+            parameter.requires_grad_(True)
         wrapped = self.world.wrap(self.model, pausing=bool(self.rates.pausing))
+        for parameter in resting:
+            parameter.requires_grad_(False)
         if wrapped is not self._wrapped:
             self._wrapped = wrapped
+            if self.config.runtime.compile:
+                allow_recompiling(self.schedule.states)
             self.compiled: nn.Module = torch.compile(wrapped) if self.config.runtime.compile else wrapped  # type: ignore[assignment]
 
     def _follow_schedule(self) -> None:
@@ -190,6 +198,8 @@ class Trainer:
         self.freeze_report = report
         self.folder.record(self.folder.freeze_file, report.to_dict())
         self._wrap()
+        if self.config.runtime.compile:
+            self.timer.skip(1)  # it compiles
         moments = self.optimizer.state
         self.optimizer = build_optimizer(self.model, self.settings, self.rates)
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -339,7 +349,7 @@ class Trainer:
     def _finish(self) -> dict[str, Any]:
         final = self._validate(whole=True)
         audit(self.model, self.freeze_report)  # raises if anything frozen has moved
-        return self.reporter.finish(self.step, final, self.best, self.freeze_report)
+        return self.reporter.finish(self.step, final, self.best, self.freeze_report, family(self.model.config))
 
 
 def _no_progress_bars() -> None:
