@@ -198,7 +198,9 @@ class TaskSource:
         assert folder is not None
         if not folder.is_dir():
             raise OelmError(f"task data {folder} is no folder; give one that holds train.tsv and validation.tsv")
-        endings = [f".{self.language}"] if self.language else ["", ".en"] if self.task.languages else [""]
+        language = self.language or self.task.config
+        endings = [f".{language}"] if self.task.languages else []
+        endings += [""] if language == self.task.config else []  # without a name, it is the language that the task has
         names = [f"{name}{end}{suffix}" for end in endings for name in _names(split) for suffix in SUFFIXES]
         for name in names:
             if (folder / name).is_file():
