@@ -59,6 +59,15 @@ def test_a_method_that_failed_anywhere_is_not_advised(results):
     assert advise(load_runs(results), "decoder", "lm", 5.0).verdicts["permutation_qk+rank=8"] == "missed"
 
 
+def test_of_undecided_classifiers_the_better_comes_first(tmp_path):
+    encoder = {"model": {"size": "", "encoder": "bert"}}
+    for name, accuracy in (("baseline", 0.86), ("oelm_freeze", 0.82), ("head_polar_scaled", 0.855)):
+        make_run(tmp_path, name, final={"accuracy": accuracy, "f1": accuracy, "loss": 0.4}, config_changes=encoder)
+    advice = advise(load_runs(tmp_path), "encoder", "classification", 5.0)
+    assert advice.verdicts == {"head_polar_scaled": "undecided", "oelm_freeze": "undecided"}
+    assert list(advice.verdicts) == ["head_polar_scaled", "oelm_freeze"]
+
+
 def test_decoders_say_nothing_about_encoders(results):
     assert advise(load_runs(results), "encoder", "classification", 5.0).evidence == []
 

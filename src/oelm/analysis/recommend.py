@@ -131,9 +131,11 @@ def _names(evidence: list[Evidence]) -> list[str]:
 
 
 def _mean_gap(evidence: list[Evidence], name: str) -> float:
-    """Worse first in percent where there is an interval, else the plain gap."""
+    """By how much it is worse: in percent where there is an interval, else the plain gap (points of accuracy fall)."""
     middles = [
-        e.gap if e.worse_low is None or e.worse_high is None else (e.worse_low + e.worse_high) / 2
+        (-e.gap if e.unit == "points" else e.gap)
+        if e.worse_low is None or e.worse_high is None
+        else (e.worse_low + e.worse_high) / 2
         for e in evidence
         if e.method == name
     ]
