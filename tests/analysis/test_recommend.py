@@ -52,6 +52,14 @@ def test_a_method_with_pieces_is_judged_against_a_baseline_with_the_same(results
     assert equal_baseline("oelm_freeze+mix+thaw=top-down:0.5") == "baseline+mix"
 
 
+def test_one_seed_of_a_screening_says_neither_yes_nor_no(results):
+    for name, value in {"baseline": 20.0, "baseline+rank=8": 20.0, "permutation_qk+rank=8": 24.0}.items():
+        make_run(results, name, 0, name=f"screen-{name}", perplexity=value, steps=500)
+    advice = advise(load_runs(results), "decoder", "lm", 5.0)
+    assert advice.method == "permutation_qk+rank=8"
+    assert [e.seeds for e in advice.evidence if e.method == advice.method] == [3, 1]  # both are shown
+
+
 def test_a_method_that_failed_anywhere_is_not_advised(results):
     for seed, (base, frozen) in enumerate([(20.0, 23.0), (20.2, 23.2), (19.8, 22.9)]):
         make_run(results, "baseline", seed, name=f"b{seed}", dataset="other", perplexity=base)

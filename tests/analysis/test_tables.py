@@ -141,3 +141,22 @@ def test_several_datasets_stand_in_one_table_by_name(tmp_path):
     table = summary_table(load_runs(tmp_path))
     assert table.header()[:5] == ["method", "dataset", "metric", "seeds", "result"]
     assert [row[1] for row in table.rows()] == ["fables", "stories"]
+
+
+def test_gaps_name_the_equal_baseline_and_stand_best_first(tmp_path):
+    scores = {"baseline": 10.0, "baseline+rank=8": 9.0, "oelm_freeze": 11.0, "oelm_freeze+rank=8": 9.09}
+    for seed, wobble in enumerate((1.0, 1.01, 0.99)):
+        for name, score in scores.items():
+            make_run(tmp_path, name, seed, perplexity=score * wobble)
+    gaps = next(table for table in all_tables(load_runs(tmp_path)) if table.name == "gaps")
+    rows = [cells(gaps, i) for i in range(3)]
+    assert [row["method"] for row in rows] == ["baseline+rank=8", "oelm_freeze+rank=8", "oelm_freeze"]
+    assert [row["against"] for row in rows] == ["baseline", "baseline+rank=8", "baseline"]
+    assert [row["gap to baseline"].split(" [")[0] for row in rows] == ["−10.0 %", "+1.0 %", "+10.0 %"]
+    assert [row["gap to the plain baseline"].split(" [")[0] for row in rows] == ["−10.0 %", "−9.1 %", "+10.0 %"]
+    assert [row["at most 1\u00a0%"] for row in rows][::2] == ["met", "missed"]
+
+
+def test_without_pieces_gaps_need_no_further_columns(suite):
+    gaps = next(table for table in all_tables(suite) if table.name == "gaps")
+    assert not {"against", "gap to the plain baseline"} & set(gaps.header())

@@ -128,6 +128,11 @@ class Arm:
         return self.method == BASELINE
 
     @property
+    def freezes(self) -> bool:
+        """Whether it leaves something untrained, be it for a time, in some layers, or for want of weights."""
+        return any((self.runs[0].method.get(role) or {}).get("frozen") for role in ("query", "key", "ffn"))
+
+    @property
     def settings(self) -> dict[str, Any]:
         return self.runs[0].settings
 

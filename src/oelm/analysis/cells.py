@@ -30,13 +30,13 @@ def score_cell(key: str) -> Callable[[Record, Texts], str]:
         value = record.get(key)
         if value is None:
             return NONE
-        return t.word("state", "failed") if math.isnan(value) else _metric_of(record).show(value)
+        return t.word("state", "failed") if math.isnan(value) else metric_of(record).show(value)
 
     return cell
 
 
 def score_text(record: Record, t: Texts) -> str:
-    metric, std = _metric_of(record), record["score_std"]
+    metric, std = metric_of(record), record["score_std"]
     mean = metric.show(record["score"])
     if std is None:
         return mean
@@ -52,6 +52,13 @@ def gap_text(record: Record, t: Texts, with_goal: bool = False) -> str:
     value = t(f"unit_{record['gap_unit']}", value=f"{record['gap']:+.1f}").replace("-", "−")
     text = value + ("" if record["comparable"] else " *") + _interval(record["gap_low"], record["gap_high"], "+.1f")
     return f"{text}  {t.word('goal', record['goal'])}".replace(FOLD, " ") if with_goal else text
+
+
+def plain_gap_text(record: Record, t: Texts) -> str:
+    if record["gap_plain"] is None:
+        return NONE
+    value = t(f"unit_{record['gap_unit']}", value=f"{record['gap_plain']:+.1f}").replace("-", "−")
+    return value + _interval(record["gap_plain_low"], record["gap_plain_high"], "+.1f")
 
 
 def bootstrap_text(record: Record, t: Texts) -> str:
@@ -76,7 +83,7 @@ def audit_text(record: Record, t: Texts) -> str:
     return t.word("frozen", record["frozen_check"]).replace(" ", FOLD)
 
 
-def _metric_of(record: Record) -> Metric:
+def metric_of(record: Record) -> Metric:
     return next(metric for metric in METRICS if metric.name == record["metric"])
 
 

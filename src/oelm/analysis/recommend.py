@@ -5,7 +5,6 @@ nothing. The nearer a study is to the asked model, the more it says; that judgem
 study is named with its model.
 """
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -78,7 +77,7 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
             if found := _evidence(loaded, study, arm, budget):
                 evidence.append(found)
                 methods.setdefault(arm.method, _in_fractions(arm.runs[0]))
-    verdicts = {name: _together(e.verdict for e in evidence if e.method == name) for name in _names(evidence)}
+    verdicts = {name: _together([e for e in evidence if e.method == name]) for name in _names(evidence)}
     order = (MET, UNDECIDED, MISSED)
     ranked = sorted(verdicts, key=lambda name: (order.index(verdicts[name]), _mean_gap(evidence, name)))
     return Advice(kind, task, budget, {name: verdicts[name] for name in ranked}, evidence, methods)
@@ -99,9 +98,8 @@ def _in_fractions(run: Run) -> dict[str, Any]:
 
 def _evidence(loaded: Loaded, study: Study, arm: Arm, budget: float) -> Evidence | None:
     """None for arms that freeze nothing, have no baseline beside them, or were trained with other settings."""
-    parts = [arm.runs[0].method.get(role) or {} for role in ("query", "key", "ffn")]
     gap = gap_of(arm)
-    if gap is None or arm.differences or arm.baseline is None or not any(part.get("frozen") for part in parts):
+    if gap is None or arm.differences or arm.baseline is None or not arm.freezes:
         return None
     time = loaded.step_time(arm)
     return Evidence(
@@ -120,9 +118,9 @@ def _evidence(loaded: Loaded, study: Study, arm: Arm, budget: float) -> Evidence
     )
 
 
-def _together(verdicts: Iterable[str]) -> str:
-    """Met only if met everywhere; missed as soon as it is missed somewhere."""
-    found = set(verdicts)
+def _together(evidence: list[Evidence]) -> str:
+    """Met only if met everywhere; missed as soon as it is missed somewhere. One seed says neither."""
+    found = {e.verdict for e in evidence if e.seeds > 1}
     return MISSED if MISSED in found else MET if found == {MET} else UNDECIDED
 
 

@@ -4,7 +4,6 @@ The page fetches nothing, follows light and dark mode, and prints. The same cont
 """
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -15,14 +14,14 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import oelm
-from oelm.analysis.arms import Arm, Study, flatten
+from oelm.analysis.arms import Arm, flatten
 from oelm.analysis.figure_style import GRID, PAPER, page_style
 from oelm.analysis.plots import Picture, pictures, print_language
-from oelm.analysis.rendering import FOLD, Record, Table
+from oelm.analysis.rendering import FOLD, Table
 from oelm.analysis.results import Loaded, require_finished
-from oelm.analysis.statistics import spread
 from oelm.analysis.tables import NOTHING_FROZEN, VERIFIED, all_tables, notes
 from oelm.analysis.texts import texts
+from oelm.analysis.words import paragraph
 from oelm.errors import unknown
 from oelm.files import write_atomically
 
@@ -117,9 +116,9 @@ class Content:
 
     @property
     def summary(self) -> list[str]:
-        """A paragraph in plain words per study, computed from the same numbers as the tables."""
+        """A paragraph per study, and that frozen was frozen if it was so in every run."""
         records = iter(self.tables[0].records)
-        said = [self._paragraph(study, [next(records) for _ in study.arms]) for study in self.loaded.studies]
+        said = [paragraph(study, [next(records) for _ in study.arms], self.texts) for study in self.loaded.studies]
         checks = {record["frozen_check"] for record in self.tables[0].records}
         return [*said, self.texts("sum_frozen")] if checks - {NOTHING_FROZEN} == {VERIFIED} else said
 
@@ -161,47 +160,6 @@ class Content:
         """Which study a table is about, where each has its own."""
         alike = [other for other in self.tables if other.name == table.name]
         return ": {dataset}, {model}".format_map(table.records[0]) if len(alike) > 1 else ""
-
-    def _paragraph(self, study: Study, records: list[Record]) -> str:
-        t = self.texts
-        names = t.listing([arm.label for arm in study.arms])
-        said = [t("sum_study", dataset=study.dataset, model=study.model, arms=names)]
-        said += [self._about_baseline(study, arm) for arm in study.arms if arm.is_baseline]
-        gaps = [self._about_gap(study, r) for r in records if r["gap"] is not None]
-        said += [t("sum_goal"), t.list_sentences(gaps)] if gaps else []
-        if not any(arm.is_baseline for arm in study.arms):
-            scores = [f"{r['method']} {study.metric.show(r['score'])}" for r in records]
-            said.append(t("sum_scores", metric=t(f"metric_{study.metric.name}"), scores=t.listing(scores)))
-        timed = [r for r in records if r["step_time_verdict"]]
-        times = [f"{r['method']} {r['step_time_ratio']:.3f} ({t.word('speed', r['step_time_verdict'])})" for r in timed]
-        said += [t("sum_time", times=t.listing(times))] if times else []
-        return t.join(said)
-
-    def _about_baseline(self, study: Study, arm: Arm) -> str:
-        t, score = self.texts, spread(list(arm.scores.values()))
-        metric = t(f"metric_{study.metric.name}")
-        shown = study.metric.show(score.mean)
-        sentence = t("sum_baseline", arm=arm.label, metric=metric, score=shown, seeds=score.count)
-        if study.true_entropy is None or arm.number:
-            return sentence
-        floor = math.exp(study.true_entropy)
-        above = f"{100 * (score.mean / floor - 1):.1f}"
-        return t.join([sentence, t("sum_floor", arm=arm.label, floor=study.metric.show(floor), percent=above)])
-
-    def _about_gap(self, study: Study, record: Record) -> str:
-        t, gap = self.texts, record["gap"]
-        interval = ""
-        if record["gap_low"] is not None:
-            low, high = (f"{record[key]:+.1f}".replace("-", "−") for key in ("gap_low", "gap_high"))
-            interval = t("sum_interval", low=low, high=high)
-        return t(
-            "sum_gap",
-            arm=record["method"],
-            gap=t(f"unit_{record['gap_unit']}", value=f"{abs(gap):.1f}"),
-            direction=t("better" if (gap > 0) == study.metric.higher_is_better else "worse"),
-            interval=interval,
-            goal=t.word("goal", record["goal"]),
-        )
 
 
 # Writing

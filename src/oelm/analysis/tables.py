@@ -11,7 +11,9 @@ from oelm.analysis.cells import (
     bootstrap_text,
     bytes_cell,
     gap_text,
+    metric_of,
     number_cell,
+    plain_gap_text,
     score_cell,
     score_text,
     step_time_text,
@@ -21,7 +23,7 @@ from oelm.analysis.cells import (
 from oelm.analysis.rendering import Column, Record, Table
 from oelm.analysis.results import Loaded
 from oelm.analysis.statistics import METRICS, Gap, goal_verdict, paired_gap, ratio_verdict, spread
-from oelm.analysis.studies import RATE
+from oelm.analysis.studies import RATE, differences
 from oelm.analysis.texts import Note, texts
 from oelm.runs import checkpoint_bytes
 
@@ -29,7 +31,7 @@ STEPS_SHOWN = 6
 WORTH_SAYING = 0.01
 """Nats by which a loss must have risen since its best before the report speaks of it."""
 MOST_NAMED = 6
-"""Unfinished runs that are named one by one; the table of runs has them all."""
+"""Unfinished runs, or arms with the same note, that are named one by one; the tables have them all."""
 VERIFIED, NOTHING_FROZEN, NOT_VERIFIED = "verified", "nothing frozen", "not verified"
 
 
@@ -57,10 +59,12 @@ def summary_table(loaded: Loaded, lang: str = "en") -> Table:
 def all_tables(loaded: Loaded, lang: str = "en") -> list[Table]:
     t = texts(lang)
     summary, first = summary_table(loaded, lang), [_METHOD, *_where(loaded)]
-    gaps = [record for record in summary.records if record["gap"] is not None]
+    gaps = sorted((r for r in summary.records if r["gap"] is not None), key=_place_among_gaps)
+    others = any(r["gap_against_plain"] is False for r in gaps)
+    gap_columns = [c for c in _GAP_COLUMNS if others or c.key not in ("gap_against", "gap_plain")]
     tables = [
         summary,
-        Table("gaps", [*first, *_GAP_COLUMNS], _only(gaps, "gap", "goal"), t),
+        Table("gaps", [*first, *gap_columns], _only(gaps, "gap", "goal"), t),
         Table("memory", [*first, *_MEMORY_COLUMNS], _only(summary.records, "parameters", "bytes"), t),
         Table("time", [*first, *_TIME_COLUMNS], _only(summary.records, "step_time", "seconds"), t),
         *(sweep_table(study, lang) for study in loaded.studies),
@@ -138,12 +142,12 @@ def notes(loaded: Loaded) -> list[Note]:
             said.append(Note("note_split", {"split": ", ".join(sorted(splits)), **where}))
         past = [(arm, by) for arm in study.arms if (by := past_its_best(arm)) > WORTH_SAYING]
         if past:
-            worst = f"{max(by for _, by in past):.3f}"
-            said.append(Note("note_past_best", {"arms": ", ".join(a.label for a, _ in past), "nats": worst, **where}))
+            labels, worst = [arm.label for arm, _ in past], f"{max(by for _, by in past):.3f}"
+            said.append(Note("note_past_best", {"arms": _first_few(labels), "nats": worst, **where}))
         pairs = {id(arm): gap for arm in study.arms if (gap := gap_of(arm))}
         single = [a.label for a in study.arms if len(a.runs) == 1 or (id(a) in pairs and not pairs[id(a)].t)]
         if single:
-            said.append(Note("note_one_seed", {"arms": ", ".join(single), **where}))
+            said.append(Note("note_one_seed", {"arms": _first_few(single), **where}))
     if any((time := loaded.step_time(arm)) and not time.interleaved and not time.is_reference for arm in loaded.arms):
         said.append(Note("note_not_interleaved"))
     if len(loaded.incomplete) > MOST_NAMED:
@@ -156,10 +160,21 @@ def notes(loaded: Loaded) -> list[Note]:
     return said
 
 
+def _first_few(labels: list[str]) -> str:
+    more = f" … ({len(labels)})" if len(labels) > MOST_NAMED else ""
+    return ", ".join(labels[:MOST_NAMED]) + more
+
+
 def _where(loaded: Loaded) -> list[Column]:
     """What tells the studies apart: columns for data set and model, if there are several."""
     found = {"dataset": {study.dataset for study in loaded.studies}, "model": {study.model for study in loaded.studies}}
     return [Column(key, text_cell(key), right=False) for key, values in found.items() if len(values) > 1]
+
+
+def _place_among_gaps(record: Record) -> tuple[str, str, float]:
+    """Best first within a study."""
+    sign = -1 if metric_of(record).higher_is_better else 1
+    return record["dataset"], record["model"], sign * record["gap"]
 
 
 def past_its_best(arm: Arm) -> float:
@@ -172,12 +187,20 @@ def gap_of(arm: Arm) -> Gap | None:
     return paired_gap(arm.metric, arm.scores, arm.baseline.scores) if arm.baseline else None
 
 
+def gap_to_plain(arm: Arm) -> Gap | None:
+    """The gap to the baseline without pieces, if that was trained alike."""
+    plain = arm.plain_baseline
+    alike = plain is not None and not differences(arm, plain)
+    return paired_gap(arm.metric, arm.scores, plain.scores) if plain and alike else None
+
+
 # Records
 
 
 def _summary(loaded: Loaded, arm: Arm, study: Study) -> Record:
     score, gap, time = spread(list(arm.scores.values())), gap_of(arm), loaded.step_time(arm)
     t, boot = (gap.t, gap.bootstrap) if gap else (None, None)
+    plain = gap_to_plain(arm)
     total, frozen, trainable = (_first(arm, f"{kind}_parameters") for kind in ("total", "frozen", "trainable"))
     verified = all((run.result or {}).get("frozen_verified") is True for run in arm.runs)
     return {
@@ -192,11 +215,17 @@ def _summary(loaded: Loaded, arm: Arm, study: Study) -> Record:
         "gap": gap.value if gap else None,
         "gap_unit": "points" if study.metric.gap_in_points else "percent",
         "gap_seeds": len(gap.by_seed) if gap else 0,
+        "gap_against": arm.baseline.label if arm.baseline else None,
+        "gap_against_plain": arm.baseline.is_baseline if arm.baseline else None,
         "gap_low": t.low if t else None,
         "gap_high": t.high if t else None,
         "gap_bootstrap_low": boot.low if boot else None,
         "gap_bootstrap_high": boot.high if boot else None,
+        "gap_plain": plain.value if plain else None,
+        "gap_plain_low": plain.t.low if plain and plain.t else None,
+        "gap_plain_high": plain.t.high if plain and plain.t else None,
         "goal": goal_verdict(gap.worse) if gap else None,
+        "goal_1": goal_verdict(gap.worse, 1.0) if gap else None,
         "comparable": not arm.differences,
         "bits_per_byte": _mean(arm, "bits_per_byte"),
         "total_parameters": total,
@@ -259,10 +288,13 @@ _GOAL = Column("goal", word_cell("goal", "goal"), right=False)
 _STEP_TIME = Column("step_time", step_time_text)
 _PARAMETERS = [Column(f"{k}_parameters", number_cell(f"{k}_parameters", ",")) for k in ("total", "frozen", "trainable")]
 _GAP_COLUMNS = [
+    Column("gap_against", text_cell("gap_against"), right=False),
     Column("gap_seeds", text_cell("gap_seeds")),
     _GAP,
     Column("gap_bootstrap", bootstrap_text),
     _GOAL,
+    Column("goal_1", word_cell("goal_1", "goal"), right=False),
+    Column("gap_plain", plain_gap_text),
 ]
 _MEMORY_COLUMNS = [
     *_PARAMETERS,

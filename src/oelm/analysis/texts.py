@@ -113,6 +113,9 @@ TEXTS: dict[str, tuple[str, str]] = {
     "column_metric": ("metric", "指标"),
     "column_score": ("result", "结果"),
     "column_gap": ("gap to baseline", "与基线之差"),
+    "column_gap_against": ("against", "对照基线"),
+    "column_gap_plain": ("gap to the plain baseline", "与普通基线之差"),
+    "column_goal_1": ("at most 1\u00a0%", "是否 ≤1\u00a0%"),
     "column_goal": ("goal ≤5\u00a0%", "目标 ≤5\u00a0%"),
     "column_bits_per_byte": ("bits per byte", "每字节比特数"),
     "column_total_parameters": ("parameters", "参数总数"),
@@ -244,6 +247,16 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "sum_goal": ("The goal is to be at most 5 % worse than the baseline:", "目标是最多比基线差 5 %："),
     "sum_gap": ("{arm} is {gap} {direction}{interval}, goal {goal}", "{arm} {direction} {gap}{interval}，{goal}"),
+    "sum_count": ("{count} arms", "共 {count} 个"),
+    "sum_many_met": ("met by {count}: {arms}", "{count} 个达标：{arms}"),
+    "sum_many_missed": ("missed by {count}: {arms}", "{count} 个未达标：{arms}"),
+    "sum_many_undecided": ("undecided for {count}: {arms}", "{count} 个尚无定论：{arms}"),
+    "sum_close": (
+        "At most 1 % worse, by the whole interval: {arms}.",
+        "整个区间都在 1 % 以内：{arms}。",
+    ),
+    "sum_controls": ("Arms that freeze nothing: {arms}.", "不冻结任何参数的方法：{arms}。"),
+    "sum_times": ("{verdict} ({count}): {arms}", "{verdict}（{count}）：{arms}"),
     "sum_interval": (" (95 % interval {low} to {high})", "（95 % 置信区间 {low} 至 {high}）"),
     "worse": ("worse", "差"),
     "better": ("better", "好"),
@@ -261,6 +274,12 @@ TEXTS: dict[str, tuple[str, str]] = {
         "the baseline's.",
         "± 为各种子间的样本标准差。差距按种子配对计算，方括号内为 95 % 置信区间（配对 t）；"
         "只有整个区间都支持时才判定达标或未达标。单步耗时以基线为 1。",
+    ),
+    "foot_gaps": (
+        "Best first. An arm with learned pieces is compared with the baseline that has the same ones, where there is "
+        "one; the plain baseline has none. Intervals are not corrected for the number of arms.",
+        "按差距由好到差排列。带可学习部件的方法与带相同部件的基线比较（若有）；普通基线不带任何部件。"
+        "区间未按方法数量作多重比较校正。",
     ),
     "foot_memory": (
         "Checkpoint: float32 weights and two AdamW moments of what trains, 4 × (total + 2 × trainable) bytes. "

@@ -1,0 +1,105 @@
+"""What a report says in plain words: a paragraph per study, computed from the same records as the tables.
+
+A handful of arms is told one by one. Of many only counts and the ends of the ranking are: the tables have the rest.
+"""
+
+import math
+
+from oelm.analysis.arms import Arm, Study
+from oelm.analysis.rendering import Record
+from oelm.analysis.statistics import FASTER, MET, MISSED, NO_DIFFERENCE, SLOWER, UNDECIDED, spread
+from oelm.analysis.texts import Texts
+
+MOST_TOLD = 8
+"""Arms that are told one by one."""
+FIRST, LAST = 5, 3
+"""Of more than these, the best and the worst that are named."""
+
+
+def paragraph(study: Study, records: list[Record], t: Texts) -> str:
+    many = len(study.arms) > MOST_TOLD
+    names = t("sum_count", count=len(study.arms)) if many else t.listing([arm.label for arm in study.arms])
+    said = [t("sum_study", dataset=study.dataset, model=study.model, arms=names)]
+    said += [_about_baseline(study, arm, t) for arm in study.arms if arm.is_baseline]
+    if not any(arm.is_baseline for arm in study.arms):
+        scores = [f"{r['method']} {study.metric.show(r['score'])}" for r in records]
+        said.append(t("sum_scores", metric=t(f"metric_{study.metric.name}"), scores=t.listing(scores)))
+    gaps = [(arm, r) for arm, r in zip(study.arms, records, strict=True) if r["gap"] is not None]
+    if gaps and many:
+        said += _about_many(study, gaps, t)
+    elif gaps:
+        said += [t("sum_goal"), t.list_sentences([_about_gap(study, r, t) for _, r in gaps])]
+    close = [r for arm, r in gaps if arm.freezes and r["goal_1"] == MET]
+    said += [t("sum_close", arms=_some([_with_gap(r, t) for r in _ranked(study, close)], t))] if close else []
+    return t.join([*said, *_about_times(records, t)])
+
+
+def _about_baseline(study: Study, arm: Arm, t: Texts) -> str:
+    score = spread(list(arm.scores.values()))
+    metric, shown = t(f"metric_{study.metric.name}"), study.metric.show(score.mean)
+    sentence = t("sum_baseline", arm=arm.label, metric=metric, score=shown, seeds=score.count)
+    if study.true_entropy is None or arm.number:
+        return sentence
+    floor = math.exp(study.true_entropy)
+    above = f"{100 * (score.mean / floor - 1):.1f}"
+    return t.join([sentence, t("sum_floor", arm=arm.label, floor=study.metric.show(floor), percent=above)])
+
+
+def _about_gap(study: Study, record: Record, t: Texts) -> str:
+    gap, interval = record["gap"], ""
+    if record["gap_low"] is not None:
+        low, high = (f"{record[key]:+.1f}".replace("-", "−") for key in ("gap_low", "gap_high"))
+        interval = t("sum_interval", low=low, high=high)
+    return t(
+        "sum_gap",
+        arm=record["method"],
+        gap=t(f"unit_{record['gap_unit']}", value=f"{abs(gap):.1f}"),
+        direction=t("better" if (gap > 0) == study.metric.higher_is_better else "worse"),
+        interval=interval,
+        goal=t.word("goal", record["goal"]),
+    )
+
+
+def _about_many(study: Study, gaps: list[tuple[Arm, Record]], t: Texts) -> list[str]:
+    """Who meets the goal, who misses it and of whom nobody knows; then the arms that freeze nothing."""
+    freezing = _ranked(study, [r for arm, r in gaps if arm.freezes])
+    controls = _ranked(study, [r for arm, r in gaps if not arm.freezes])
+    by_verdict = {verdict: [r for r in freezing if r["goal"] == verdict] for verdict in (MET, MISSED, UNDECIDED)}
+    told = [
+        t(f"sum_many_{verdict}", count=len(found), arms=_some([_with_gap(r, t) for r in found], t))
+        for verdict, found in by_verdict.items()
+        if found
+    ]
+    said = [t("sum_goal"), t.list_sentences(told)] if told else []
+    return [*said, *([t("sum_controls", arms=_some([_with_gap(r, t) for r in controls], t))] if controls else [])]
+
+
+def _about_times(records: list[Record], t: Texts) -> list[str]:
+    timed = sorted((r for r in records if r["step_time_verdict"]), key=lambda r: r["step_time_ratio"])
+    if not timed:
+        return []
+    if len(timed) <= MOST_TOLD:
+        told = [f"{r['method']} {r['step_time_ratio']:.3f} ({t.word('speed', r['step_time_verdict'])})" for r in timed]
+        return [t("sum_time", times=t.listing(told))]
+    groups = []
+    for verdict in (FASTER, NO_DIFFERENCE, SLOWER):
+        found = [f"{r['method']} {r['step_time_ratio']:.3f}" for r in timed if r["step_time_verdict"] == verdict]
+        if found:
+            groups.append(t("sum_times", verdict=t.word("speed", verdict), count=len(found), arms=_some(found, t)))
+    return [t("sum_time", times="; ".join(groups))]
+
+
+def _ranked(study: Study, records: list[Record]) -> list[Record]:
+    """Best gap first."""
+    return sorted(records, key=lambda r: r["gap"], reverse=study.metric.higher_is_better)
+
+
+def _with_gap(record: Record, t: Texts) -> str:
+    gap = t(f"unit_{record['gap_unit']}", value=f"{record['gap']:+.1f}").replace("-", "−")
+    return f"{record['method']} {gap}"
+
+
+def _some(names: list[str], t: Texts) -> str:
+    if len(names) <= FIRST + LAST:
+        return t.listing(names)
+    return f"{t.listing(names[:FIRST])} … {t.listing(names[-LAST:])}"
