@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from oelm.analysis.methods_zh import METHODS_ZH, MODIFIERS_ZH
 from oelm.errors import OelmError, unknown
 from oelm.methods import method as find_method
 
@@ -372,46 +373,3 @@ TEXTS: dict[str, tuple[str, str]] = {
     "note_skipped": ("{path} was skipped: {reason}", "已跳过 {path}：{reason}"),
 }
 """key -> (English, Chinese)"""
-
-METHODS_ZH = {
-    "baseline": "沿用模型自身的初始化，全部参数参与训练",
-    "oelm_freeze": "各注意力头的查询、键投影取标准正交矩阵并冻结：该研究提出的方法",
-    "oelm_random": "查询、键投影取 normal(0.02) 并冻结：该研究的消融实验，宽度 512 时注意力得分约小 4.9 倍",
-    "oelm_random_matched": "查询、键投影取 normal(0, 1/宽度) 并冻结：与标准正交行尺度相同的随机矩阵，公平的对照",
-    "oelm_global": "所有头共用一个标准正交矩阵并冻结：该研究的第一个版本",
-    "orthogonal_trained": "各头以标准正交矩阵为起点，全部参数参与训练：起点本身是否有益？",
-    "pretrained_frozen": "保留模型自身的查询、键投影，仅冻结：不改动任何权重的对照",
-    "head_qr_scaled": "对各头已有的行作 QR 分解，再恢复该头原来的尺度，并冻结",
-    "head_polar": "取与各头已有的行最接近的标准正交行，并冻结",
-    "head_polar_scaled": "取最接近的标准正交行，再恢复该头原来的尺度，并冻结",
-    "fresh_orthogonal": "各头重新抽取标准正交的查询、键投影并冻结，即使原有预训练权重",
-    "identity_q": "各头的查询就是自身那一段通道：没有权重，也没有矩阵乘；键参与训练",
-    "identity_qk": "各头的查询和键就是自身那一段通道：没有权重，也没有矩阵乘",
-    "permutation_qk": "查询和键是通道的两种固定置换：没有权重，也没有矩阵乘",
-    "signs_qk": "查询和键是带固定随机符号的通道：没有权重，也没有矩阵乘",
-    "hadamard_qk": "查询和键先置换通道，再在各头内作快速 Hadamard 变换：没有权重",
-    "oelm_ffn": "前馈层矩阵取标准正交并冻结；注意力参与训练",
-    "oelm_qk_ffn": "查询、键投影和前馈层矩阵都取标准正交并冻结",
-    "q_only": "只把查询投影取为标准正交并冻结",
-    "k_only": "只把键投影取为标准正交并冻结",
-}
-
-MODIFIERS_ZH = {
-    "scale": "每个头一个可学习的系数",
-    "gain": "查询的每个通道一个可学习的系数",
-    "mix": "每个头的查询再经一个可学习的 head_dim × head_dim 矩阵",
-    "shift": "查询和键读取当前词元与前一词元的可学习混合",
-    "rank": "查询和键带可学习的低秩更新",
-    "qrank": "查询带可学习的低秩更新",
-    "krank": "键带可学习的低秩更新",
-    "orthogonal": "参与训练的查询和键从标准正交的头出发",
-    "layers": "只用于部分层",
-    "ffn": "前馈层矩阵也取标准正交并冻结",
-    "ratio": "按全部参数的一定比例冻结",
-    "thaw": "冻结的层在训练中逐步解冻",
-    "warmup": "解冻的权重有自己的预热",
-    "refreeze": "之后再次冻结",
-    "every": "查询和键每隔若干步才训练一次",
-    "lr": "查询和键有自己的学习率",
-    "layer_lr": "学习率逐层递减",
-}
