@@ -17,6 +17,8 @@ from oelm.modifiers import equal_baseline
 SCREEN = Path(__file__).parent / "methods-screen"
 BOTH, ONE = 3, 2
 """Leaders that freeze queries and keys, and leaders that freeze one of them."""
+CONTROLS = ["baseline", "baseline+orthogonal"]
+"""Always there: the plain baseline, and the one that begins where the frozen arms stay."""
 
 
 def main() -> None:
@@ -36,7 +38,7 @@ def choose(screen: Path) -> dict[str, object]:
     one = [arm for arm in by_rank if frozen_throughout(arm) == 1]
     leaders = [arm.method for arm in sorted([*both[:BOTH], *one[:ONE]], key=by_rank.index)]
     frozen = list(dict.fromkeys(["oelm_freeze", *leaders]))
-    baselines = list(dict.fromkeys(["baseline", *map(equal_baseline, frozen)]))
+    baselines = list(dict.fromkeys([*CONTROLS, *map(equal_baseline, frozen)]))
     (plain,) = (arm for arm in study.arms if arm.is_baseline)
     return {"leaders": leaders, "arms": [*baselines, *frozen], "max_lr": plain.best_rate}
 

@@ -51,5 +51,5 @@ def test_three_that_freeze_both_and_two_that_freeze_one_go_on_with_their_baselin
         "k_only",
         "identity_qk+rank=8",
     ]
-    assert chosen["arms"] == ["baseline", "baseline+rank=8", "oelm_freeze", *chosen["leaders"]]
+    assert chosen["arms"] == ["baseline", "baseline+orthogonal", "baseline+rank=8", "oelm_freeze", *chosen["leaders"]]
     assert chosen["max_lr"] == 2e-3
