@@ -107,8 +107,13 @@ def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_js
     arms: dict[tuple[str, ...], list[bool]] = {}
     for row in facts:
         arms.setdefault((row["arm"], *_needs(row)), []).append(row["finished"])
+    last = None
     for (arm, *needs), finished in arms.items():
-        table.add_row(arm, f"{len(finished)}" + (f", {sum(finished)} done" if any(finished) else ""), *needs)
+        experiment, _, name = arm.rpartition("/")
+        if experiment != last:
+            table.add_row(f"[bold]{experiment}[/]")
+        last = experiment
+        table.add_row(f"  {name}", f"{len(finished)}" + (f", {sum(finished)} done" if any(finished) else ""), *needs)
     console = Console(highlight=False)
     console.print(table)
     done = sum(row["finished"] for row in facts)
@@ -124,7 +129,7 @@ def _needs(row: dict[str, Any]) -> list[str]:
         f"{total / 1e6:.2f}M" if total else "?",
         f"{frozen / total:.1%}" if total else "?",
         f"{row['steps']:,}",
-        f"{row['tokens'] / 1e6:,.0f}M",
+        f"{row['tokens'] / 1e6:,.1f}M",
         f"{row['petaflops']:,.2f}" if row["petaflops"] is not None else "?",
         f"{memory / 2**30:.1f} GiB" if memory else "?",
     ]
