@@ -42,11 +42,21 @@ def test_a_second_report_does_not_read_the_first(tmp_path):
     assert (tmp_path / "report.md").read_text() == before
 
 
+def test_several_folders_make_one_report(tmp_path):
+    make_suite(tmp_path / "a", ("baseline",), (0,))
+    make_suite(tmp_path / "b", ("oelm_freeze",), (0,))
+    result = run(tmp_path / "a", tmp_path / "b", "--format", "md", "--out", tmp_path / "out")
+    assert result.exit_code == 0
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "| baseline | 1 |" in text and "| oelm_freeze | 1 |" in text
+
+
 def test_bad_input_is_one_error_with_the_way_out(tmp_path):
     make_suite(tmp_path / "runs", ("baseline",), (0,))
     for arguments, hint in (
         ((tmp_path / "nothing",), "no finished run to show"),
         ((tmp_path / "runs", "--lang", "fr"), "language 'fr' is unknown; known: en, zh"),
+        ((tmp_path / "runs", tmp_path), "2 folders or names lies beside none of them; say where (--out DIR)"),
         ((tmp_path / "runs", "--format", "docx"), "format 'docx' is unknown"),
     ):
         result = run(*arguments)

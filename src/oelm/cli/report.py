@@ -1,4 +1,4 @@
-"""`oelm report [PATH|ID|SUITE]`: a self-contained page about the runs below a folder, or those of an experiment."""
+"""`oelm report [PATH|ID|SUITE]…`: a self-contained page about the runs below folders, or those of experiments."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +8,12 @@ import typer
 
 def report(
     what: Annotated[
-        str, typer.Argument(help="A folder that holds run folders, or a name from 'oelm experiments'.")
-    ] = "runs",
+        list[str] | None,
+        typer.Argument(
+            help="Folders that hold run folders, or names from 'oelm experiments'. Several need --out.",
+            show_default="runs",
+        ),
+    ] = None,
     scale: Annotated[str, typer.Option(help="Of which scale, for a name: full, mini or smoke.")] = "full",
     root: Annotated[
         Path, typer.Option("--runs", help="Where runs of a name lie, in a folder per scale.", metavar="DIR")
@@ -37,11 +41,14 @@ def report(
     from oelm.analysis.plots import print_language
     from oelm.analysis.report import write_report
     from oelm.analysis.texts import texts
+    from oelm.errors import OelmError
 
     chosen = tuple(dict.fromkeys(formats or ("html", "md")))
-    is_folder = what == "runs" or "/" in what or Path(what).exists()
-    folders, place = ([Path(what)], Path(what)) if is_folder else _named(what, scale, root, lang)
-    written = write_report(folders, out or place, lang=lang, formats=chosen, title=title, csv_dir=csv)
+    found = [_found(place, scale, root, lang) for place in dict.fromkeys(what or ["runs"])]
+    if len(found) > 1 and out is None:
+        raise OelmError(f"a report on {len(found)} folders or names lies beside none of them; say where (--out DIR)")
+    folders = [folder for some, _ in found for folder in some]
+    written = write_report(folders, out or found[0][1], lang=lang, formats=chosen, title=title, csv_dir=csv)
     if as_json:
         typer.echo(json.dumps({"files": [str(file) for file in written]}, indent=2, ensure_ascii=False))
         return
@@ -49,6 +56,12 @@ def report(
         typer.echo(file)
     if {"pdf", "png"} & set(chosen) and print_language(lang) != lang:
         typer.echo(texts("en")("english_in_print"), err=True)
+
+
+def _found(what: str, scale: str, root: Path, lang: str) -> tuple[list[Path], Path]:
+    """Where the runs are, and where the report on them lies unless told otherwise."""
+    is_folder = what == "runs" or "/" in what or Path(what).exists()
+    return ([Path(what)], Path(what)) if is_folder else _named(what, scale, root, lang)
 
 
 def _named(name: str, scale: str, root: Path, lang: str) -> tuple[list[Path], Path]:
