@@ -36,7 +36,7 @@ YARDSTICK = (("gpt2", 0.1), ("gpt2", 0.0), ("plain", 0.1), ("plain", 0.0), ("bas
 
 
 def yardstick(rounds: int, keep_freed: bool) -> dict[str, Any]:
-    """Every arm with and without dropout, as ratios to GPT-2 with it."""
+    """Every arm with and without dropout, as ratios to GPT-2 with it, and to GPT-2 without it."""
     if keep_freed:
         keep_freed_memory()
     steps = {}
@@ -45,8 +45,8 @@ def yardstick(rounds: int, keep_freed: bool) -> dict[str, Any]:
         built = build_arm(arm, shape.model(), shape.settings(), device=torch.device("cpu"))
         steps[f"{arm}, dropout {dropout:g}"] = built.step
     seconds = interleave(steps, rounds=rounds)
-    reference = seconds["gpt2, dropout 0.1"]
-    return {f"{arm} / gpt2, dropout 0.1": ratio(values, reference) for arm, values in seconds.items()}
+    references = ("gpt2, dropout 0.1", "gpt2, dropout 0")
+    return {f"{arm} / {gpt2}": ratio(seconds[arm], seconds[gpt2]) for gpt2 in references for arm in seconds}
 
 
 def facts(rounds: int, shape: Shape, keep_freed: bool) -> dict[str, Any]:

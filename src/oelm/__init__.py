@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from oelm.models.gpt import GPTConfig as GPTConfig
     from oelm.orthogonal import orthonormality_error as orthonormality_error
     from oelm.projections import merge as merge
+    from oelm.sites import Layout as Layout
+    from oelm.sites import Site as Site
     from oelm.sites import attention_sites as attention_sites
     from oelm.sites import register_sites as register_sites
     from oelm.strategies import Method as Method

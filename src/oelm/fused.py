@@ -1,4 +1,4 @@
-"""What may stand where a model has its query or key projection.
+"""GPT-2's fused projection, split so that a part of it can be frozen.
 
 `SplitProjection` stands where GPT-2 has one fused matrix for query, key and value: half a matrix cannot be frozen, so
 each part becomes a module of its own. The model's forward pass is untouched, and so is the layout of its files:

@@ -56,7 +56,7 @@ def inspect(
     """Count parameters, checkpoint bytes, matmul FLOPs and memory of a model under a method, without allocating it.
 
     Memory is the peak of a float32 training step of our GPT on a CPU, beyond what Python and its libraries take (about
-    0.3 GB): weights, gradients, AdamW's moments, what the backward pass keeps, the loss; docs/speed.md has the formula.
+    0.3 GB): weights, gradients, AdamW's moments, what the backward pass keeps, the loss (docs/speed.md).
     """
     from oelm.inspection import inspect_model
 

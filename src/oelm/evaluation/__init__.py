@@ -1,1 +1,1 @@
-"""Looking at trained models: what they write, what they know."""
+"""Looking at trained models: what they write, and whether an estimate of their cost came true."""

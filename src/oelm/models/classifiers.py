@@ -1,6 +1,7 @@
 """A model that sorts texts into classes: a pretrained encoder with a new head, or our GPT from scratch.
 
-What cannot fit is refused by `classifier_config`, which needs no weights; `build_classifier` then loads or makes them.
+What cannot fit is refused by `encoder_config` or `gpt_classifier_config`, which need no weights; `build_classifier`
+then loads or makes them.
 """
 
 import inspect

@@ -32,6 +32,8 @@ INIT_STD = 0.02
 
 @dataclass(frozen=True)
 class GPTConfig:
+    """The shape of our GPT; `of_size` gives a named one."""
+
     vocab_size: int = 50_257
     d_model: int = 512
     num_layers: int = 6

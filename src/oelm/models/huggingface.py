@@ -1,7 +1,7 @@
 """Our GPT behind transformers' Auto classes: `AutoModelForCausalLM` with `.generate()`, and as a classifier.
 
-Importing transformers takes seconds, so training never comes here; `import oelm` arranges that this module is loaded
-as soon as transformers' Auto classes are.
+Importing transformers takes seconds, so training a language model never comes here; `import oelm` arranges that this
+module is loaded as soon as transformers' Auto classes are.
 """
 
 from typing import Any
