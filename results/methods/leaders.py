@@ -7,12 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from oelm.analysis.arms import Arm
-from oelm.analysis.results import load_runs
+from oelm.analysis.arms import Arm, Study
+from oelm.analysis.results import require_finished
 from oelm.analysis.statistics import spread
 from oelm.errors import OelmError
-from oelm.methods import method
 from oelm.modifiers import equal_baseline
+from oelm.runs import FAILED
 
 SCREEN = Path(__file__).parent / "methods-screen"
 BOTH, ONE = 3, 2
@@ -32,7 +32,7 @@ def main() -> None:
 
 def choose(screen: Path) -> dict[str, object]:
     """The arms and the learning rate of the phases after the screen."""
-    (study,) = load_runs([screen]).studies
+    study = _complete(screen)
     by_rank = sorted(study.arms, key=lambda arm: spread(list(arm.scores.values())).mean)
     both = [arm for arm in by_rank if frozen_throughout(arm) == 2]
     one = [arm for arm in by_rank if frozen_throughout(arm) == 1]
@@ -43,12 +43,24 @@ def choose(screen: Path) -> dict[str, object]:
     return {"leaders": leaders, "arms": [*baselines, *frozen], "max_lr": plain.best_rate}
 
 
+def _complete(screen: Path) -> Study:
+    """The screen as one study, in which every arm was given the same rates; anything else would choose at random."""
+    loaded = require_finished([screen])
+    missing = [f"{run.name} is {run.state}" for run in loaded.incomplete if run.state != FAILED]
+    missing += [f"{skipped.path}: {skipped.reason}" for skipped in loaded.skipped]
+    rates = {tuple(arm.rates) for arm in loaded.arms}
+    if len(rates) > 1 or len(loaded.studies) > 1 or not all(rates):
+        missing.append("not every arm was given the same rates")
+    if missing:
+        raise OelmError(f"the screen is not complete: {'; '.join(missing[:3])}")
+    return loaded.studies[0]
+
+
 def frozen_throughout(arm: Arm) -> int:
     """How many of queries and keys stay frozen in every layer from the first step to the last."""
-    made = method(arm.method)
-    if made.layers != "all" or made.moves:
+    if arm.made.layers != "all" or arm.made.moves:
         return 0
-    return sum(part.frozen for part in (made.query, made.key))
+    return sum(part.frozen for part in (arm.made.query, arm.made.key))
 
 
 if __name__ == "__main__":

@@ -125,16 +125,6 @@ def equal_baseline(name: str) -> str:
     return "+".join(["baseline", *pieces, *(where if pieces else ())])
 
 
-def same_method(name: str, other: str) -> bool:
-    """Whether two names say the same; the order of modifiers does not matter.
-
-    >>> same_method("baseline+rank=8+mix", "baseline+mix+rank=8")
-    True
-    """
-    (base, *words), (other_base, *other_words) = name.split("+"), other.split("+")
-    return base == other_base and sorted(words) == sorted(other_words)
-
-
 QK = ("query", "key")
 PIECES = ("scale", "gain", "mix", "shift", "rank", "qrank", "krank", "orthogonal")
 MODIFIERS: dict[str, tuple[str, Change, str]] = {

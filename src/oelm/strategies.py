@@ -148,6 +148,25 @@ class Method:
         return getattr(self, role)
 
     @property
+    def freezes(self) -> bool:
+        """Whether it leaves something untrained, be it for a time, in some layers, or for want of weights."""
+        return any(self.part(role).frozen for role in ROLES)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether everything trains all the time, at everybody's learning rate, as in a baseline."""
+        return not (self.freezes or self.moves) and self.layer_lr == 1 and all(self.part(r).lr == 1 for r in ROLES)
+
+    @property
+    def equipment(self) -> tuple[Any, ...]:
+        """The learned pieces, and how queries and keys that train begin: what a fair baseline has as well."""
+        attention = (self.query, self.key)
+        pieces = [part.pieces for part in attention]
+        starts = {part.init for part in attention if not part.frozen and part.init != "keep"}
+        where = self.layers if starts or any(p.names for p in pieces) else "all"
+        return (*pieces, *sorted(starts), where)
+
+    @property
     def moves(self) -> bool:
         """Whether what trains changes during a run; then no single step is typical of it."""
         return self.thaw is not None or any(self.part(role).every > 1 for role in ROLES)

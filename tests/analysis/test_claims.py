@@ -17,6 +17,7 @@ from oelm.cli.audit import evidence
 from oelm.cli.main import app
 from oelm.errors import OelmError
 from oelm.experiments.entries import read
+from oelm.files import write_json
 
 # What does not add up in the study, and what does; all of it must come out of the arithmetic.
 EXPECTED = {
@@ -127,7 +128,36 @@ def test_our_runs_decide_what_arithmetic_cannot(ours):
     assert "oelm_random_matched is better than oelm_freeze" in fair.reason
     assert "oelm_random +21.7 %" in fair.ours
     assert verdict("first-version", found).verdict == "reproduced"
-    assert "-4.3% [-5.6%, -3.1%], FLOPs allow -2.9%" in verdict("bert-speed", found).ours
+    assert "-4.3% [-5.6%, -3.1%], FLOPs allow -2.9%" in verdict("gpt-speed", found).ours
+    assert verdict("bert-speed", found).ours is None  # a decoder's time says nothing about an encoder's
+
+
+def test_runs_of_two_studies_on_one_data_set_are_all_found(known, tmp_path):
+    encoder = {"model": {"size": "", "encoder": "bert"}}
+    for place, seeds in (("screen", 1), ("final", 3)):
+        for method, accuracy in (("baseline", 0.86), ("oelm_freeze", 0.82)):
+            for seed in range(seeds):
+                final = {"accuracy": accuracy + 0.001 * seed * (method == "baseline"), "loss": 0.4}
+                changes = {**encoder, "data": {"path": f"data/{place}", "fingerprint": place}}
+                folder = make_run(tmp_path / place, method, seed, final=final, dataset="sst2", config_changes=changes)
+                write_json(folder.result_file, {**folder.result(), "data_fingerprint": place})
+        write_step_times(tmp_path / place)
+    found = type(known)(**{**vars(known), "loaded": load_runs([tmp_path])})
+    assert len({study.dataset for study in found.loaded.studies}) == 2  # shown apart, yet both are sst2
+    assert verdict("sst2-accuracy", found).verdict == "reproduced"
+    assert "3 seeds" in verdict("sst2-accuracy", found).ours
+    assert "-4.3%" in verdict("bert-speed", found).ours
+
+
+def test_studies_of_ours_that_disagree_decide_nothing(ours, tmp_path):
+    for seed in range(3):
+        for method, value in (("baseline", 10.0), ("oelm_freeze", 10.1)):
+            larger = {"model": {"size": "tiny", "overrides": {}}}
+            make_run(tmp_path / "larger", method, seed, perplexity=value * (1 + 0.001 * seed), dataset="tinystories",
+                     config_changes=larger)  # fmt: skip
+    found = verdict("gap-tinystories", ours(baseline=10.0, oelm_freeze=11.5))
+    assert (found.verdict, found.reason) == ("not tested", "our own studies disagree")
+    assert "+15.0 %" in found.ours and "+1.0 %" in found.ours
 
 
 def test_a_better_outcome_of_ours_does_not_reproduce_a_loss(ours):

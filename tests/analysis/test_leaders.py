@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from factory import make_run
 
+from oelm.errors import OelmError
 from oelm.methods import method
 
 FOLDER = Path(__file__).parents[2] / "results/methods"
@@ -53,3 +54,16 @@ def test_three_that_freeze_both_and_two_that_freeze_one_go_on_with_their_baselin
     ]
     assert chosen["arms"] == ["baseline", "baseline+orthogonal", "baseline+rank=8", "oelm_freeze", *chosen["leaders"]]
     assert chosen["max_lr"] == 2e-3
+
+
+def test_nothing_is_chosen_from_a_screen_that_is_not_complete(leaders, tmp_path):
+    with pytest.raises(OelmError, match="no finished run to show"):
+        leaders.choose(tmp_path)
+    for name in ("baseline", "q_only"):
+        make_run(tmp_path, name, name=f"{name}-low", max_lr=2e-3, min_lr=2e-4)
+    make_run(tmp_path, "baseline", name="baseline-high", max_lr=5e-3, min_lr=5e-4)
+    with pytest.raises(OelmError, match="not complete: not every arm was given the same rates"):
+        leaders.choose(tmp_path)
+    make_run(tmp_path, "q_only", name="q_only-high", max_lr=5e-3, min_lr=5e-4, finished=False)
+    with pytest.raises(OelmError, match="not complete: q_only-high is"):
+        leaders.choose(tmp_path)

@@ -22,6 +22,12 @@ ARM = {0: 4.71, 1: 4.63, 2: 4.80, 3: 4.66}
 BASE = {0: 4.28, 1: 4.25, 2: 4.33, 3: 4.30}
 
 
+def test_two_equal_differences_are_no_proof_that_there_is_no_noise():
+    assert paired_t([0.5, 0.5]) is None
+    assert paired_gap(ACCURACY, {0: 0.855, 1: 0.865}, {0: 0.86, 1: 0.87}).t is None
+    assert paired_t([0.5, 0.5, 0.5]) == Interval(0.5, 0.5)
+
+
 def test_spread_is_the_sample_standard_deviation_and_unknown_for_one_value():
     assert spread([4.0, 6.0]).std == pytest.approx(math.sqrt(2))
     assert spread([4.0]).std is None

@@ -1,12 +1,16 @@
-"""Learning rates given to every arm alike are not a confound; a rate that only one arm was given is."""
+"""Which runs stand beside each other: arms, phases, equal baselines, and learning rates given to every arm alike."""
 
 from pathlib import Path
 
-from factory import make_run
+from factory import make_run, write_step_times
 
+from oelm.analysis.curves import mean_line
 from oelm.analysis.results import load_runs
-from oelm.analysis.tables import all_tables, notes, sweep_table
+from oelm.analysis.tables import all_tables, notes, steps_table, summary_table, sweep_table
+from oelm.analysis.texts import texts
+from oelm.analysis.words import paragraph
 from oelm.files import write_json
+from oelm.methods import method as find_method
 from oelm.runs import FAILED
 
 RATES = (1e-3, 3e-3, 1e-2)
@@ -203,3 +207,90 @@ def test_many_unfinished_runs_are_one_line(tmp_path: Path) -> None:
     for seed in range(1, 9):
         make_run(tmp_path, "oelm_freeze", seed, finished=False)
     assert [note.values for note in notes(load_runs(tmp_path)) if "incomplete" in note.key] == [{"count": 8}]
+
+
+def test_phases_of_several_lengths_are_studies_of_their_own(tmp_path: Path) -> None:
+    for steps, names in ((600, ("baseline", "q_only+rank=8")), (1200, ("baseline", "baseline+rank=8", "oelm_freeze"))):
+        for name in names:
+            make_run(tmp_path / f"{steps}", name, steps=steps)
+    make_run(tmp_path / "third", "k_only", steps=900)
+    short, long = load_runs(tmp_path).studies[::-1]
+    assert [study.model for study in (short, long)] == ["demo, 600 steps", "demo, 1,200 steps"]
+    screened = next(arm for arm in short.arms if arm.method == "q_only+rank=8")
+    assert screened.baseline is not None and screened.baseline.method == "baseline" and not screened.differences
+    assert screened.is_unequal  # its own pieces stand in a longer baseline only
+    assert {arm.label for arm in long.arms if arm.differences} == {"k_only"}
+
+
+def test_a_baseline_without_the_pieces_is_said(tmp_path: Path) -> None:
+    for name in ("baseline", "oelm_freeze", "oelm_freeze+rank=8"):
+        make_run(tmp_path, name)
+    said = [note for note in notes(load_runs(tmp_path)) if note.key == "note_unequal"]
+    assert [note.values["arms"] for note in said] == ["oelm_freeze+rank=8"]
+
+
+def test_a_method_of_ones_own_finds_its_equal_baseline_by_what_it_is(tmp_path: Path) -> None:
+    frozen = {"init": "head_orthogonal", "frozen": True, "pieces": {"rank": 8}}
+    mine = {"name": "mine", "query": frozen, "key": frozen}
+    for method in ("baseline", "baseline+rank=8", mine):
+        make_run(tmp_path, method)
+    (arm,) = [arm for arm in load_runs(tmp_path).arms if arm.method == "mine"]
+    assert arm.baseline is not None and arm.baseline.method == "baseline+rank=8"
+
+
+def test_what_was_trained_otherwise_gets_no_verdict(tmp_path: Path) -> None:
+    for seed, wobble in enumerate((1.0, 1.01, 0.99)):
+        make_run(tmp_path, "baseline", seed, perplexity=10 * wobble)
+        make_run(tmp_path, "oelm_freeze", seed, perplexity=8 * wobble, weight_decay=0.2)
+    record = summary_table(load_runs(tmp_path)).records[1]
+    assert (record["goal"], record["goal_1"]) == ("not comparable", "not comparable")
+    said = paragraph(load_runs(tmp_path).studies[0], summary_table(load_runs(tmp_path)).records, texts("en"))
+    assert "20.0 % better, but was trained otherwise and is not comparable" in said and "At most 1 %" not in said
+
+
+def test_another_wording_of_a_method_is_the_same_arm(tmp_path: Path) -> None:
+    written = find_method("oelm_freeze+thaw=top-down:100").to_dict()
+    make_run(tmp_path, {**written, "summary": "as it was called before"}, 0)
+    make_run(tmp_path, {**written, "thaw": {**written["thaw"], "at": [100]}}, 1)
+    (arm,) = load_runs(tmp_path).arms
+    assert list(arm.scores) == [0, 1]
+
+
+def test_a_method_that_this_version_does_not_know_is_skipped_and_named(tmp_path: Path) -> None:
+    make_run(tmp_path, "baseline")
+    make_run(tmp_path, "oelm_v9")
+    make_run(tmp_path, {"name": "baseline", "query": {"frozen": True}}, name="disguised")
+    loaded = load_runs(tmp_path)
+    assert [arm.label for arm in loaded.arms] == ["baseline"]
+    reasons = {skipped.path.name: skipped.reason for skipped in loaded.skipped}
+    assert "method 'oelm_v9' is unknown" in reasons["oelm_v9-s0"]
+    assert "'baseline' is a named one, but its fields here say something else" in reasons["disguised"]
+
+
+def test_a_run_without_its_way_spoils_no_curve_and_is_named(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        make_run(tmp_path, "baseline", seed)
+    (tmp_path / "baseline-s1" / "metrics.jsonl").unlink()
+    loaded = load_runs(tmp_path)
+    assert steps_table(loaded.studies[0]).records
+    assert mean_line(loaded.arms[0], "perplexity") is not None
+    assert [note.values["runs"] for note in notes(loaded) if note.key == "note_no_curve"] == ["baseline-s1"]
+
+
+def test_step_times_beside_a_copy_of_a_run_count(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "oelm_freeze")
+    make_run(tmp_path / "b", "oelm_freeze")
+    make_run(tmp_path / "b", "baseline")
+    write_step_times(tmp_path / "b")
+    loaded = load_runs(tmp_path)
+    time = loaded.step_time(next(arm for arm in loaded.arms if arm.method == "oelm_freeze"))
+    assert time is not None and time.interleaved
+
+
+def test_studies_that_differ_in_their_model_alone_are_told_apart(tmp_path: Path) -> None:
+    make_run(tmp_path, "baseline", config_changes={"model": {"size": "demo", "overrides": {}, "encoder": None}})
+    make_run(tmp_path, "oelm_freeze")
+    assert len(load_runs(tmp_path).studies) == 1  # a field that says nothing is no difference
+    make_run(tmp_path, "oelm_freeze", name="other", config_changes={"model": {"size": "demo", "overrides": {}, "x": 1}})
+    names = [study.dataset for study in load_runs(tmp_path).studies]
+    assert len(set(names)) == 2

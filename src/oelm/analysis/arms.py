@@ -1,7 +1,8 @@
 """What is compared, from small to large: a run, an arm, a study.
 
 A *run* is one folder. An *arm* is one method with one set of settings, over seeds. A *study* is the arms that share
-data, model and metric, so that they may stand in one figure.
+data, model and metric, and the length of training where there are baselines of several lengths, so that they may stand
+in one figure.
 """
 
 import json
@@ -16,7 +17,7 @@ import numpy as np
 from oelm.analysis.statistics import METRICS, Metric
 from oelm.analysis.texts import Note
 from oelm.errors import OelmError
-from oelm.methods import method
+from oelm.methods import Method, method
 from oelm.runs import RunFolder
 
 BASELINE = "baseline"
@@ -57,13 +58,14 @@ class Run:
         return (self.result or {}).get("final") or {}
 
     @cached_property
-    def method(self) -> dict[str, Any]:
-        """The method's fields, so that a name, its alias and its written-out form are the same arm."""
-        spec = self.config.get("method", BASELINE)
-        try:
-            return method(spec).to_dict()
-        except OelmError:  # a method of a newer or a changed version is still a method
-            return dict(spec) if isinstance(spec, dict) else {"name": str(spec)}
+    def method(self) -> Method:
+        """By its fields, so that a name, its alias and its written-out form are the same arm."""
+        return method(self.config.get("method", BASELINE))
+
+    @cached_property
+    def method_key(self) -> str:
+        """Equal for methods that do the same under one name."""
+        return canonical({**self.method.to_dict(), "summary": "", "aliases": []})
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -89,7 +91,7 @@ class Run:
     @property
     def arm_key(self) -> str:
         """Equal for runs of one arm."""
-        return canonical([self.method, self.data_key, self.settings])
+        return canonical([self.method_key, self.data_key, self.settings])
 
     def curve(self, key: str) -> dict[int, float]:
         found = {row["step"]: row.get(key) for row in self.validations}
@@ -121,16 +123,23 @@ class Arm:
 
     @property
     def method(self) -> str:
-        return self.runs[0].method["name"]
+        return self.made.name
+
+    @property
+    def made(self) -> Method:
+        """What the method is made of."""
+        return self.runs[0].method
 
     @property
     def is_baseline(self) -> bool:
         return self.method == BASELINE
 
     @property
-    def freezes(self) -> bool:
-        """Whether it leaves something untrained, be it for a time, in some layers, or for want of weights."""
-        return any((self.runs[0].method.get(role) or {}).get("frozen") for role in ("query", "key", "ffn"))
+    def is_unequal(self) -> bool:
+        """Whether it has learned pieces or a start that its baseline lacks."""
+        if self.baseline is None or self.made.is_trained:
+            return False
+        return self.baseline.made.equipment != self.made.equipment
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -173,6 +182,13 @@ class Study:
     """Other learning rates of those arms: part of a sweep, and baselines of arms that were not."""
 
     @property
+    def family(self) -> str:
+        """As the runs recorded it; those of before did not, and had encoders of texts only."""
+        model = self.runs[0].config.get("model") or {}
+        of_old = "encoder" if isinstance(model, dict) and model.get("encoder") else "decoder"
+        return (self.runs[0].result or {}).get("model_family") or of_old
+
+    @property
     def runs(self) -> list[Run]:
         return [run for arm in self.arms for run in arm.runs]
 
@@ -202,4 +218,13 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def canonical(value: Any) -> str:
     """Equal for equal settings."""
-    return json.dumps(value, sort_keys=True, default=str)
+    return json.dumps(_floats(value), sort_keys=True, default=str)
+
+
+def _floats(value: Any) -> Any:
+    """100 and 100.0 are one setting."""
+    if isinstance(value, Mapping):
+        return {key: _floats(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_floats(inner) for inner in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -1,6 +1,7 @@
 """What follows from claims about quality: a function per kind of claim, some of which need runs of ours."""
 
 import math
+from collections.abc import Callable, Sequence
 
 from oelm.analysis.claims import (
     CONSISTENT,
@@ -39,22 +40,20 @@ def gap(claim: Claim, evidence: Evidence) -> Finding:
     if not rounds_to(100 * found, 100 * value):
         return Finding(published, follows, INCONSISTENT, "not what the two perplexities give")
     entry = evidence.entry(claim["arm"])
-    pair = evidence.pair(entry["dataset"], entry["arms"][0])
-    if pair is None:
+    pairs = evidence.pairs(entry["dataset"], entry["arms"][0])
+    if not pairs:
         side = "above" if 100 * found > GOAL_PERCENT else "within"
         return Finding(
             published, follows, CONSISTENT, f"{side} the study's own bar of {GOAL_PERCENT:g} %; no runs of ours"
         )
-    ours = goal_verdict(pair.gap.worse)
-    same = (ours == MISSED) == (100 * found > GOAL_PERCENT)
-    verdict = NOT_TESTED if ours == UNDECIDED else REPRODUCED if same else NOT_REPRODUCED
-    return Finding(
-        published,
-        follows,
-        verdict,
-        f"the {GOAL_PERCENT:g} % goal is {ours} in our runs; the sizes of model and gap are not compared",
-        str(pair),
-    )
+
+    def judge(pair: Pair) -> tuple[str, str]:
+        ours = goal_verdict(pair.gap.worse)
+        same = (ours == MISSED) == (100 * found > GOAL_PERCENT)
+        reason = f"the {GOAL_PERCENT:g} % goal is {ours} in our runs; the sizes of model and gap are not compared"
+        return NOT_TESTED if ours == UNDECIDED else REPRODUCED if same else NOT_REPRODUCED, reason
+
+    return Finding(published, follows, *_agreed(pairs, judge))
 
 
 def same_conditions(claim: Claim, evidence: Evidence) -> Finding:
@@ -88,24 +87,24 @@ def orthogonality(claim: Claim, evidence: Evidence) -> Finding:
     published = f"{control:g} against {arm:g} ({control / arm - 1:+.1%})"
     follows = f"random rows have norm {norm:.2f}, orthonormal rows 1: attention logits differ {1 / norm**2:.1f}×"
     entry = evidence.entry(claim["arm"])
-    fair = evidence.pair(entry["dataset"], claim["fair_control"], entry["arms"][0])
+    fair = evidence.pairs(entry["dataset"], claim["fair_control"], entry["arms"][0])
     unfair = evidence.pair(entry["dataset"], evidence.entry(claim["control"])["arms"][0], entry["arms"][0])
-    ours = "; ".join(str(pair) for pair in (unfair, fair) if pair) or None
-    if fair is None:
+    before = str(unfair) if unfair else None
+    if not fair:
         return Finding(
-            published, follows, INCONSISTENT, "scale and orthogonality are confounded; no fair control", ours
+            published, follows, INCONSISTENT, "scale and orthogonality are confounded; no fair control", before
         )
-    verdict, reason = _ordering(fair, published=100 * (control / arm - 1))
+    verdict, reason, ours = _agreed(fair, lambda pair: _ordering(pair, published=100 * (control / arm - 1)))
+    ours = "; ".join(filter(None, (before, ours)))
     return Finding(published, follows, verdict, f"at the same scale, {reason}", ours)
 
 
 def ordering(claim: Claim, evidence: Evidence) -> Finding:
-    pair = evidence.pair(claim["dataset"], claim["worse"], claim["better"])
+    pairs = evidence.pairs(claim["dataset"], claim["worse"], claim["better"])
     published = f"{claim['better']} before {claim['worse']}"
-    if pair is None:
+    if not pairs:
         return Finding(published, "can only be measured", NOT_TESTED, "no runs of ours of both")
-    verdict, reason = _ordering(pair)
-    return Finding(published, "can only be measured", verdict, reason, str(pair))
+    return Finding(published, "can only be measured", *_agreed(pairs, _ordering))
 
 
 def gap_at_steps(claim: Claim, evidence: Evidence) -> Finding:
@@ -129,20 +128,35 @@ def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
     points, limit = 100 * (after - before), 100 * TWO_SIDED_95 * noise
     published = f"{before:.2%} → {after:.2%}"
     follows = f"{points:+.2f} points; ±{limit:.2f} is chance on {rows:,} examples, were the arms independent"
-    pair = evidence.pair(evidence.entry(claim["arm"])["dataset"], evidence.entry(claim["arm"])["arms"][0])
-    ours = str(pair) if pair else None
-    if pair and pair.gap.t:
+    pairs = evidence.pairs(evidence.entry(claim["arm"])["dataset"], evidence.entry(claim["arm"])["arms"][0])
+    ours = str(pairs[0]) if pairs else None
+
+    def judge(pair: Pair) -> tuple[str, str]:
+        if pair.gap.t is None:
+            return NOT_TESTED, "one seed gives no interval"
         low, high = pair.gap.t.low, pair.gap.t.high
         if (low > 0) if points > 0 else (high < 0):
-            return Finding(published, follows, REPRODUCED, "our interval lies on the same side", ours)
+            return REPRODUCED, "our interval lies on the same side"
         if not low <= points <= high:
-            return Finding(published, follows, NOT_REPRODUCED, "our interval excludes the published difference", ours)
-        return Finding(published, follows, NOT_TESTED, "our interval holds both this difference and none", ours)
+            return NOT_REPRODUCED, "our interval excludes the published difference"
+        return NOT_TESTED, "our interval holds both this difference and none"
+
+    if pairs and pairs[0].gap.t:
+        return Finding(published, follows, *_agreed(pairs, judge))
     if abs(points) <= limit:
         return Finding(published, follows, NOT_TESTED, "within chance of the test set, with one seed", ours)
     return Finding(
         published, follows, CONSISTENT, "more than chance of the test set; one seed, other learning rates", ours
     )
+
+
+def _agreed(pairs: Sequence[Pair], judge: Callable[[Pair], tuple[str, str]]) -> tuple[str, str, str]:
+    """Verdict, reason and our figure by the pair with most seeds, unless another pair says the opposite."""
+    verdict, reason = judge(pairs[0])
+    against = [pair for pair in pairs[1:] if {verdict, judge(pair)[0]} == {REPRODUCED, NOT_REPRODUCED}]
+    if against:
+        return NOT_TESTED, "our own studies disagree", f"{pairs[0]}; {against[0]}"
+    return verdict, reason, str(pairs[0])
 
 
 def _ordering(pair: Pair, published: float | None = None) -> tuple[str, str]:

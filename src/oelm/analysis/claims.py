@@ -78,19 +78,21 @@ class Evidence:
             raise unknown("model", model, self.models)
         return Shape(**self.models[model])
 
-    def pair(self, dataset: str, first: str, second: str = BASELINE) -> "Pair | None":
-        """Our arms of two methods, trained alike on a data set; of several such pairs, the one with most seeds."""
+    def pairs(self, dataset: str, first: str, second: str = BASELINE) -> "list[Pair]":
+        """Our arms of two methods, trained alike on a data set, those with most seeds first."""
         names = {dataset, self.stand_ins.get(dataset, dataset)}
-        pairs = [
+        found = [
             Pair(a, b, gap)
             for study in (self.loaded.studies if self.loaded else [])
-            if study.dataset in names
             for a in [*study.arms, *study.folded]
             for b in [*study.arms, *study.folded]
-            if (a.method, b.method) == (first, second) and not differences(a, b)
+            if a.dataset in names and (a.method, b.method) == (first, second) and not differences(a, b)
             if (gap := paired_gap(a.metric, a.scores, b.scores)) is not None
         ]
-        return max(pairs, key=lambda pair: len(pair.gap.by_seed), default=None)
+        return sorted(found, key=lambda pair: -pair.seeds)
+
+    def pair(self, dataset: str, first: str, second: str = BASELINE) -> "Pair | None":
+        return next(iter(self.pairs(dataset, first, second)), None)
 
 
 @dataclass(frozen=True)

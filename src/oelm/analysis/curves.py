@@ -42,11 +42,12 @@ def shown(study: Study) -> list[Arm]:
 
 
 def mean_line(arm: Arm, key: str, clock: bool = False) -> Line | None:
-    steps = _shared_steps(arm.runs, key)
-    values = np.array([[run.curve(key)[step] for step in steps] for run in arm.runs]) * arm.metric.scale
-    if not steps or (clock and not all(run.clock for run in arm.runs)):
+    runs = [run for run in arm.runs if run.curve(key)]
+    steps = _shared_steps(runs, key) if runs else []
+    values = np.array([[run.curve(key)[step] for step in steps] for run in runs]) * arm.metric.scale
+    if not steps or (clock and not all(run.clock for run in runs)):
         return None
-    x = np.mean([[run.seconds_at(s) or 0.0 for s in steps] for run in arm.runs], axis=0) if clock else np.array(steps)
+    x = np.mean([[run.seconds_at(s) or 0.0 for s in steps] for run in runs], axis=0) if clock else np.array(steps)
     return Line(x, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
@@ -54,6 +55,7 @@ def gap_line(arm: Arm) -> Line | None:
     """The gap to the baseline at every shared step, paired by seed."""
     key, base = arm.metric.key, {run.seed: run for run in (arm.baseline.runs if arm.baseline else [])}
     pairs = [(run, base[run.seed]) for run in arm.runs if run.seed in base]
+    pairs = [pair for pair in pairs if all(run.curve(key) for run in pair)]
     steps = _shared_steps([run for pair in pairs for run in pair], key) if pairs else []
     if not steps:
         return None

@@ -21,6 +21,7 @@ def goal_value(study: Study) -> float:
     if not study.metric.gap_in_points:
         return GOAL_PERCENT
     base = [arm.scores.values() for arm in study.arms if arm.is_baseline]
+    base += [arm.baseline.scores.values() for arm in study.arms if arm.baseline]
     mean = float(np.mean(list(base[0]))) if base else 1.0
     return -GOAL_PERCENT / 100 * mean * study.metric.scale
 

@@ -14,6 +14,7 @@ from oelm.analysis.arms import Arm, Study
 from oelm.analysis.figure_marks import goal_level, tag
 from oelm.analysis.figure_style import FAINT, PAPER, look
 from oelm.analysis.rendering import Record
+from oelm.analysis.studies import differences
 from oelm.analysis.texts import Texts
 
 SPOTS = [(dx, dy) for dy in (5, -14, 18, -27, 31, -40) for dx in (7, -7)]
@@ -47,8 +48,9 @@ def frontier(points: Sequence[Point], higher_is_better: bool) -> list[Point]:
 def costs(study: Study, records: Sequence[Record]) -> dict[str, list[Point]]:
     """The points of every panel there is data for: only step times measured side by side, only costs that differ."""
     timed, sized = [], []
+    reference = next((arm for arm in study.arms if arm.is_baseline), None)
     for arm, r in zip(study.arms, records, strict=True):
-        if arm.differences:
+        if arm.differences or (reference and differences(arm, reference)):
             continue
         score = r["score"] * study.metric.scale
         if r["step_time_interleaved"]:

@@ -1,17 +1,19 @@
 """Which method to use, from measured runs only: what kept within a budget, what did not, and what nobody knows yet.
 
-A method is advised only if its whole interval lies within the budget in every study of its kind; one seed proves
-nothing. The nearer a study is to the asked model, the more it says; that judgement is left to the reader, so every
-study is named with its model.
+A method is advised only if, on every data set it was tried on, its whole interval over several seeds lies within the
+budget; one seed proves nothing. The nearer a study is to the asked model, the more it says; that judgement is left to
+the reader, so every study is named with its model.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from oelm.analysis.arms import Arm, Run, Study
+from oelm.analysis.arms import Arm, Study
 from oelm.analysis.results import Loaded
 from oelm.analysis.statistics import MET, MISSED, UNDECIDED, goal_verdict
 from oelm.analysis.tables import gap_of
+from oelm.runs import FAILED
 
 LANGUAGE_MODELLING, CLASSIFICATION = TASKS = ("lm", "classification")
 
@@ -22,6 +24,8 @@ class Evidence:
 
     method: str
     dataset: str
+    study: str
+    """The data set and the model, as reports name them."""
     model: str
     seeds: int
     gap: float
@@ -31,6 +35,8 @@ class Evidence:
     """By how many percent it is worse than its baseline, as an interval; None with a single seed."""
     verdict: str
     baseline: str
+    equal: bool
+    """Whether that baseline has the same learned pieces and start."""
     step_time_ratio: float | None
     step_time_interleaved: bool
 
@@ -45,23 +51,22 @@ class Advice:
     evidence: list[Evidence]
     methods: dict[str, dict[str, Any]]
     """What each method is made of, as its runs recorded it."""
+    left_out: list[str] = field(default_factory=list)
+    """What was there and could not serve, with the reason."""
+    costs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each method costs in the asked model; those that do not fit it have none."""
     misfits: dict[str, str] = field(default_factory=dict)
     """Why a method cannot be used in the asked model, for those that cannot."""
 
     @property
     def method(self) -> str | None:
-        """The best method that fits the model and is surely within the budget; None if there is none."""
-        return next((n for n, verdict in self.verdicts.items() if verdict == MET and n not in self.misfits), None)
+        """Of those surely within the budget that save something in the asked model, the one that saves most."""
+        saved = {name: 1 - cost["step_flops_vs_baseline"] for name, cost in self.costs.items()}
+        useful = [name for name, verdict in self.verdicts.items() if verdict == MET and saved.get(name, 0) > 0]
+        return max(useful, key=lambda name: round(saved[name], 3), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "method": self.method}
-
-
-def kind_of(study: Study) -> str:
-    """As the runs recorded it; those of before did not, and had encoders of texts only."""
-    model = study.runs[0].config.get("model") or {}
-    of_old = "encoder" if isinstance(model, dict) and model.get("encoder") else "decoder"
-    return (study.runs[0].result or {}).get("model_family") or of_old
 
 
 def task_of(study: Study) -> str:
@@ -72,39 +77,69 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
     """Judge every freezing method that was measured with models of this kind at this task."""
     evidence: list[Evidence] = []
     methods: dict[str, dict[str, Any]] = {}
+    left_out: list[str] = []
+    names: dict[str, str] = {}
+    failed = [run for run in loaded.incomplete if run.state == FAILED]
+    unproven = set()
     for study in loaded.studies:
-        for arm in study.arms if (kind_of(study), task_of(study)) == (kind, task) else ():
-            if found := _evidence(loaded, study, arm, budget):
-                evidence.append(found)
-                methods.setdefault(arm.method, _in_fractions(arm.runs[0]))
-    verdicts = {name: _together([e for e in evidence if e.method == name]) for name in _names(evidence)}
+        if (study.family, task_of(study)) != (kind, task):
+            continue
+        for arm in (arm for arm in study.arms if arm.made.freezes):
+            broken = [run.name for run in failed if run.arm_key == arm.runs[0].arm_key]
+            name = _name(arm, names)
+            left_out += [f"{run} failed, so {name} is not proven" for run in broken]
+            unproven |= {name} if broken else set()
+            if reason := _unfit(arm):
+                left_out.append(f"{arm.label} on {study.dataset} ({study.model}): {reason}")
+                continue
+            evidence.append(_evidence(loaded, study, arm, name, budget))
+            methods.setdefault(name, _in_fractions(arm))
+    verdicts = {name: _together([e for e in evidence if e.method == name]) for name in methods}
+    verdicts |= {name: UNDECIDED for name, verdict in verdicts.items() if verdict == MET and name in unproven}
     order = (MET, UNDECIDED, MISSED)
     ranked = sorted(verdicts, key=lambda name: (order.index(verdicts[name]), _mean_gap(evidence, name)))
-    return Advice(kind, task, budget, {name: verdicts[name] for name in ranked}, evidence, methods)
+    return Advice(kind, task, budget, {name: verdicts[name] for name in ranked}, evidence, methods, left_out)
 
 
-def _in_fractions(run: Run) -> dict[str, Any]:
-    """The run's method with thaw times as fractions of the run, so that they mean the same in a longer one."""
-    thaw, steps = run.method.get("thaw"), run.max_steps
+def _name(arm: Arm, names: dict[str, str]) -> str:
+    """The method's name; different methods under one name, which only a user can have, are told apart."""
+    key = arm.runs[0].method_key
+    if key not in names:
+        alike = sum(name.partition(" (#")[0] == arm.method for name in names.values())
+        names[key] = f"{arm.method} (#{alike + 1})" if alike else arm.method
+    return names[key]
+
+
+def _in_fractions(arm: Arm) -> dict[str, Any]:
+    """The arm's method with thaw times as fractions of the run, so that they mean the same in a longer one."""
+    values, steps = arm.made.to_dict(), arm.runs[0].max_steps
+    thaw: Mapping[str, Any] | None = values["thaw"]
     if not thaw or not steps:
-        return run.method
+        return values
 
     def fraction(time: float) -> float:
         return time if time <= 1 else (time - 1) / steps
 
     again = thaw["refreeze"] and fraction(thaw["refreeze"])
-    return {**run.method, "thaw": {**thaw, "at": [fraction(time) for time in thaw["at"]], "refreeze": again}}
+    return {**values, "thaw": {**thaw, "at": [fraction(time) for time in thaw["at"]], "refreeze": again}}
 
 
-def _evidence(loaded: Loaded, study: Study, arm: Arm, budget: float) -> Evidence | None:
-    """None for arms that freeze nothing, have no baseline beside them, or were trained with other settings."""
-    gap = gap_of(arm)
-    if gap is None or arm.differences or arm.baseline is None or not arm.freezes:
-        return None
-    time = loaded.step_time(arm)
+def _unfit(arm: Arm) -> str | None:
+    """Why an arm is no evidence."""
+    if arm.baseline is None:
+        return "there is no baseline beside it"
+    if arm.differences:
+        return f"it was trained otherwise than {arm.baseline.label}"
+    return None if gap_of(arm) else f"it has no seed in common with {arm.baseline.label}"
+
+
+def _evidence(loaded: Loaded, study: Study, arm: Arm, name: str, budget: float) -> Evidence:
+    time, gap = loaded.step_time(arm), gap_of(arm)
+    assert gap is not None and arm.baseline is not None
     return Evidence(
-        arm.method,
-        study.dataset,
+        name,
+        arm.dataset,
+        f"{study.dataset} ({study.model})",
         study.model,
         len(gap.by_seed),
         gap.value,
@@ -113,19 +148,19 @@ def _evidence(loaded: Loaded, study: Study, arm: Arm, budget: float) -> Evidence
         gap.worse.high if gap.worse else None,
         goal_verdict(gap.worse, budget),
         arm.baseline.method,
+        not arm.is_unequal,
         time.ratio if time and time.interleaved else None,
         bool(time and time.interleaved),
     )
 
 
 def _together(evidence: list[Evidence]) -> str:
-    """Met only if met everywhere; missed as soon as it is missed somewhere. One seed says neither."""
-    found = {e.verdict for e in evidence if e.seeds > 1}
-    return MISSED if MISSED in found else MET if found == {MET} else UNDECIDED
-
-
-def _names(evidence: list[Evidence]) -> list[str]:
-    return list(dict.fromkeys(e.method for e in evidence))
+    """Missed if missed anywhere. Met if, on every data set, there are several seeds and all that have some are met."""
+    several = [e for e in evidence if e.worse_low is not None]
+    if any(e.verdict == MISSED for e in several):
+        return MISSED
+    proven = {e.dataset for e in several} == {e.dataset for e in evidence}
+    return MET if proven and all(e.verdict == MET for e in several) else UNDECIDED
 
 
 def _mean_gap(evidence: list[Evidence], name: str) -> float:

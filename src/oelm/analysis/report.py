@@ -19,7 +19,7 @@ from oelm.analysis.figure_style import GRID, PAPER, page_style
 from oelm.analysis.plots import Picture, pictures, print_language
 from oelm.analysis.rendering import FOLD, Table
 from oelm.analysis.results import Loaded, require_finished
-from oelm.analysis.tables import NOTHING_FROZEN, VERIFIED, all_tables, notes
+from oelm.analysis.tables import all_tables, notes
 from oelm.analysis.texts import texts
 from oelm.analysis.words import paragraph
 from oelm.errors import unknown
@@ -119,8 +119,9 @@ class Content:
         """A paragraph per study, and that frozen was frozen if it was so in every run."""
         records = iter(self.tables[0].records)
         said = [paragraph(study, [next(records) for _ in study.arms], self.texts) for study in self.loaded.studies]
-        checks = {record["frozen_check"] for record in self.tables[0].records}
-        return [*said, self.texts("sum_frozen")] if checks - {NOTHING_FROZEN} == {VERIFIED} else said
+        freezing = [run.result for run in self.loaded.finished if run.result and run.result.get("frozen_parameters")]
+        proven = freezing and all(result.get("frozen_verified") is True for result in freezing)
+        return [*said, self.texts("sum_frozen")] if proven else said
 
     @property
     def methods(self) -> dict[str, str]:

@@ -72,8 +72,8 @@ class Loaded:
 
     def step_time(self, arm: Arm) -> StepTime | None:
         """The interleaved measurement if there is one; else the plain ratio of median step times, marked as such."""
-        for run in arm.runs:
-            measured = self.step_times.get(run.folder.path.resolve().parent)
+        for folder in self._folders(arm):
+            measured = self.step_times.get(folder.resolve().parent)
             if measured and measured["reference"] == arm.method:
                 return StepTime(1.0, interleaved=True, is_reference=True)
             if measured and arm.method in measured["arms"]:
@@ -84,6 +84,12 @@ class Loaded:
         reference = arm.plain_baseline
         own, base = (a.facts("median_step_time") if a else [] for a in (arm, reference))
         return StepTime(float(np.median(own) / np.median(base))) if own and base and min(base) > 0 else None
+
+    def _folders(self, arm: Arm) -> list[Path]:
+        """Where its runs are, and where those are that were the same and left out."""
+        own = [run.folder.path for run in arm.runs]
+        names = [str(path) for path in own]
+        return [*own, *(skipped.path for skipped in self.skipped if skipped.note.values.get("path") in names)]
 
 
 def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
@@ -140,6 +146,7 @@ def _read(folder: RunFolder) -> Run:
         validations=folder.metrics("validation"),
         clock=folder.clock(),
     )
+    run.method  # noqa: B018 - one that this version does not know, or knows as something else, is refused here
     if result is not None:
         value = run.final[run.metric.key]
         if not isinstance(value, int | float) or not math.isfinite(value):
@@ -208,9 +215,13 @@ def _read_beside(
             raise OelmError(f"{wrong[0]} has a figure that is no number")
         sweeps[folder] = found
 
+    def keep_samples(folder: Path, content: Any) -> None:
+        for name, text in content.items():
+            samples[f"{name} ({folder.name})" if name in samples else name] = text
+
     for folder in folders:
         read(folder, "step_time.json", partial(keep_times, folder))
-        read(folder, "samples.json", samples.update)
+        read(folder, "samples.json", partial(keep_samples, folder))
         read(folder, "sweep.json", partial(keep_sweep, folder))
     return step_times, samples, sweeps
 

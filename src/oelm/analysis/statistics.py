@@ -16,7 +16,7 @@ LEVEL = 0.95
 GOAL_PERCENT = 5.0
 """The study's own bar: at most 5 % worse than the baseline."""
 TINY = 1e-12
-MET, MISSED, UNDECIDED = "met", "missed", "undecided"
+MET, MISSED, UNDECIDED, NOT_COMPARABLE = "met", "missed", "undecided", "not comparable"
 FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference"
 
 
@@ -84,9 +84,12 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def paired_t(differences: Sequence[float], level: float = LEVEL) -> Interval | None:
-    """The interval of the mean difference if differences are normal; None with fewer than two."""
+    """The interval of the mean difference if differences are normal; None with fewer than two, or two equal ones.
+
+    Two equal differences, as accuracies on few rows easily are, do not mean that there is no noise.
+    """
     count = len(differences)
-    if count < 2:
+    if count < 2 or (count == 2 and abs(differences[0] - differences[1]) < TINY):
         return None
     half = float(stdtrit(count - 1, (1 + level) / 2)) * float(np.std(differences, ddof=1)) / math.sqrt(count)
     mean = float(np.mean(differences))

@@ -1,12 +1,14 @@
 """From runs to studies: which runs are one arm, which arms stand beside each other, and which baseline is an arm's own.
 
-An arm is compared with the baseline that has the same learned pieces, trained most alike. What still differs is
-remembered, except a learning rate that both were free to choose: where the baseline and an arm were given the same
-rates, each may be judged at its own best one.
+An arm is compared with the baseline that has the same learned pieces and start, if it was trained alike; else with the
+plain one, if that was; else with the one trained most alike. What still differs is remembered, except a learning rate
+that both were free to choose: where the baseline and an arm were given the same rates, each may be judged at its own
+best one.
 """
 
+import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,6 @@ from oelm.analysis.arms import BASELINE, RATE_KEYS, Arm, Rates, Run, Study, cano
 from oelm.analysis.statistics import Metric, spread
 from oelm.analysis.texts import Note
 from oelm.methods import METHODS
-from oelm.modifiers import equal_baseline, same_method
 
 RATE, LOWEST_RATE = RATE_KEYS
 FAILED = math.nan
@@ -37,35 +38,65 @@ def group_into_studies(runs: list[Run], sweeps: Sweeps | None = None, failed: It
     for run in failed:
         broken.setdefault(_place(run), []).append(run)
     studies = [
-        _study([sorted(arm, key=lambda run: run.seed) for arm in arms.values()], sweeps or {}, broken.get(key[:2], []))
-        for key, arms in groups.items()
+        replace(study, model=f"{study.model}{length}")
+        for key, group in groups.items()
+        for length, arms in _by_length(list(group.values()))
+        for study in [_study([sorted(a, key=lambda r: r.seed) for a in arms], sweeps or {}, broken.get(key[:2], []))]
     ]
     return _named_apart(sorted(studies, key=lambda study: (study.dataset, study.model)))
 
 
 def _place(run: Run) -> tuple[str, str]:
-    return run.data_key, canonical(run.config.get("model"))
+    model = run.config.get("model")
+    if isinstance(model, dict):
+        model = {key: value for key, value in model.items() if value is not None}
+    return run.data_key, canonical(model)
+
+
+def _by_length(groups: list[list[Run]]) -> Iterator[tuple[str, list[list[Run]]]]:
+    """Where plain baselines were trained for several lengths, each apart; arms of no such length with the longest."""
+    lengths = sorted({_length(runs[0]) for runs in groups if runs[0].method.name == BASELINE})
+    if len(lengths) < 2:
+        yield "", groups
+        return
+    for length in lengths:
+        also = [length, *({_length(runs[0]) for runs in groups} - set(lengths) if length == lengths[-1] else ())]
+        steps, epochs = length
+        words = (f", {steps:,} steps" if steps else "") + (f", {epochs:g} epochs" if epochs else "")
+        yield words, [runs for runs in groups if _length(runs[0]) in also]
+
+
+def _length(run: Run) -> tuple[int, float]:
+    return run.settings.get("training.max_steps") or 0, run.settings.get("training.epochs") or 0
 
 
 def _named_apart(studies: list[Study]) -> list[Study]:
-    """Studies that share both names although their data or models differ are told apart by a piece of their keys."""
-    names = [(study.dataset, study.model) for study in studies]
-    return [
-        study if names.count(name) == 1 else replace(study, dataset=f"{study.dataset} {study.runs[0].data_key[:6]}")
-        for study, name in zip(studies, names, strict=True)
+    """Studies that share both names although their data, metrics or models differ get a piece of what differs."""
+    marks: list[Callable[[Study], str]] = [
+        lambda study: study.runs[0].data_key[:6],
+        lambda study: study.metric.name,
+        lambda study: hashlib.sha256(_place(study.runs[0])[1].encode()).hexdigest()[:6],
     ]
+    for mark in marks:
+        names = [(study.dataset, study.model) for study in studies]
+        alike = [[other for other, n in zip(studies, names, strict=True) if n == name] for name in names]
+        studies = [
+            replace(study, dataset=f"{study.dataset} {mark(study)}") if len({mark(o) for o in others}) > 1 else study
+            for study, others in zip(studies, alike, strict=True)
+        ]
+    return studies
 
 
 def _study(groups: list[list[Run]], sweeps: Sweeps, failed: list[Run]) -> Study:
     order = list(METHODS)
-    groups.sort(key=lambda runs: order.index(runs[0].method["name"]) if runs[0].method["name"] in order else len(order))
+    groups.sort(key=lambda runs: order.index(runs[0].method.name) if runs[0].method.name in order else len(order))
     first, metric = groups[0][0], groups[0][0].metric
     data = first.config.get("data") or {}
     dataset = str((first.result or {}).get("dataset") or Path(str(data.get("path"))).name)
     leading, folded = _best_of_sweeps(groups, metric, failed)
     arms: list[Arm] = []
     for runs, rates in leading:
-        number = sum(arm.method == runs[0].method["name"] for arm in arms)
+        number = sum(arm.method == runs[0].method.name for arm in arms)
         label = _label(runs, [runs for runs, _ in leading])
         arms.append(Arm(label, runs, dataset, metric, number=number, rates=dict(sorted(rates.items()))))
     arms = _with_earlier_sweeps(arms, sweeps)
@@ -83,7 +114,7 @@ class _Family:
 
     @property
     def is_baseline(self) -> bool:
-        return self.arms[0][0].method["name"] == BASELINE
+        return self.arms[0][0].method.name == BASELINE
 
     @property
     def rates(self) -> list[tuple[float, float]]:
@@ -136,7 +167,7 @@ def _best_of_sweeps(
 
 
 def _family_key(run: Run) -> str:
-    return canonical([run.method, {k: v for k, v in run.settings.items() if k not in RATE_KEYS}])
+    return canonical([run.method_key, {k: v for k, v in run.settings.items() if k not in RATE_KEYS}])
 
 
 def _rate(run: Run) -> tuple[float, float]:
@@ -154,16 +185,21 @@ def _with_earlier_sweeps(arms: list[Arm], sweeps: Sweeps) -> list[Arm]:
 
 
 def _beside_its_baseline(arm: Arm, arms: list[Arm], folded: list[Arm]) -> Arm:
-    """The baseline with the same pieces, else the plain one, trained most alike; what still differs is remembered."""
+    """The baseline with the same equipment, else the plain one, trained alike; what still differs is remembered."""
     if arm.is_baseline:
         return arm
-    wanted = equal_baseline(arm.method)
-    own = [other for other in [*arms, *folded] if not same_method(other.method, arm.method)]
-    candidates = [other for other in own if same_method(other.method, wanted)]
-    candidates = candidates or [other for other in [*arms, *folded] if other.is_baseline]
-    if not candidates:
+    others = [*arms, *folded]
+    equal = [o for o in others if o.made.is_trained and o.made.equipment == arm.made.equipment]
+    ranked = [(0, other) for other in equal if not arm.made.is_trained]
+    ranked += [(1, other) for other in others if other.is_baseline]
+    if not ranked:
         return arm
-    nearest = min(candidates, key=lambda other: len(differences(arm, other)))
+
+    def distance(place: tuple[int, Arm]) -> tuple[bool, int, int]:
+        apart = len(differences(arm, place[1]))
+        return apart > 0, place[0], apart
+
+    _, nearest = min(ranked, key=distance)
     return replace(arm, baseline=_beside_its_baseline(nearest, arms, folded), differences=differences(arm, nearest))
 
 
@@ -181,8 +217,8 @@ def differences(arm: Arm, other: Arm) -> list[Note]:
 
 def _label(runs: list[Run], groups: list[list[Run]]) -> str:
     """The method's name, and what tells the arm from other arms of that method."""
-    name = runs[0].method["name"]
-    others = [group[0] for group in groups if group[0].method["name"] == name]
+    name = runs[0].method.name
+    others = [group[0] for group in groups if group[0].method.name == name]
     keys = dict.fromkeys(key for run in others for key in run.settings)
     told = [k for k in keys if len({canonical(run.settings.get(k)) for run in others}) > 1]
     # Everything derived from another key (min_lr from max_lr) would only repeat it.
@@ -190,8 +226,9 @@ def _label(runs: list[Run], groups: list[list[Run]]) -> str:
     if len(several) == len({canonical([run.settings.get(key) for key in RATE_KEYS]) for run in others}):
         told = [k for k in told if not (k == LOWEST_RATE and RATE in told)]
     parts = [f"{k.rpartition('.')[2]}={runs[0].settings.get(k)}" for k in told]
-    if not parts and len({canonical(run.method) for run in others}) > 1:
-        parts = [f"#{1 + [group[0] for group in groups if group[0] in others].index(runs[0])}"]
+    methods = list(dict.fromkeys(run.method_key for run in others))
+    if len(methods) > 1:
+        parts.append(f"#{1 + methods.index(runs[0].method_key)}")
     return f"{name} ({', '.join(parts)})" if parts else name
 
 

@@ -22,7 +22,16 @@ from oelm.analysis.cells import (
 )
 from oelm.analysis.rendering import Column, Record, Table
 from oelm.analysis.results import Loaded
-from oelm.analysis.statistics import METRICS, Gap, goal_verdict, paired_gap, ratio_verdict, spread
+from oelm.analysis.statistics import (
+    GOAL_PERCENT,
+    METRICS,
+    NOT_COMPARABLE,
+    Gap,
+    goal_verdict,
+    paired_gap,
+    ratio_verdict,
+    spread,
+)
 from oelm.analysis.studies import RATE, differences
 from oelm.analysis.texts import Note, texts
 from oelm.runs import checkpoint_bytes
@@ -80,7 +89,8 @@ def all_tables(loaded: Loaded, lang: str = "en") -> list[Table]:
 def steps_table(study: Study, lang: str = "en") -> Table:
     """The arms at equal steps: the mean over seeds at validation steps that all runs share."""
     key = study.metric.key
-    common = sorted(set.intersection(*(set(run.curve(key)) for run in study.runs))) if study.runs else []
+    curves = [set(run.curve(key)) for run in study.runs if run.curve(key)]
+    common = sorted(set.intersection(*curves)) if curves else []
     last = len(common) - 1
     shown = sorted({common[round(i * last / (STEPS_SHOWN - 1))] for i in range(STEPS_SHOWN)}) if common else []
     records = [
@@ -89,9 +99,10 @@ def steps_table(study: Study, lang: str = "en") -> Table:
             "model": study.model,
             "method": arm.label,
             "metric": study.metric.name,
-            **{f"step_{step}": spread([run.curve(key)[step] for run in arm.runs]).mean for step in shown},
+            **{f"step_{s}": spread([run.curve(key)[s] for run in arm.runs if run.curve(key)]).mean for s in shown},
         }
         for arm in study.arms
+        if any(run.curve(key) for run in arm.runs)
     ]
     columns = [
         Column(f"step_{s}", score_cell(f"step_{s}"), heading=texts(lang)("at_step", step=f"{s:,}")) for s in shown
@@ -125,8 +136,11 @@ def notes(loaded: Loaded) -> list[Note]:
     said: list[Note] = []
     for study in loaded.studies:
         where = {"dataset": study.dataset, "model": study.model}
-        if not any(arm.is_baseline for arm in study.arms):
+        if not any(arm.is_baseline or arm.baseline for arm in study.arms):
             said.append(Note("note_no_baseline", where))
+        unequal = [arm.label for arm in study.arms if arm.is_unequal]
+        if unequal:
+            said.append(Note("note_unequal", {"arms": _first_few(unequal), **where}))
         for arm in study.arms:
             if arm.differences:
                 said.append(Note("note_not_comparable", {"arm": arm.label, "differences": arm.differences}))
@@ -144,6 +158,9 @@ def notes(loaded: Loaded) -> list[Note]:
         if past:
             labels, worst = [arm.label for arm, _ in past], f"{max(by for _, by in past):.3f}"
             said.append(Note("note_past_best", {"arms": _first_few(labels), "nats": worst, **where}))
+        blank = [run.name for run in study.runs if not run.curve(study.metric.key)]
+        if blank:
+            said.append(Note("note_no_curve", {"runs": _first_few(blank)}))
         pairs = {id(arm): gap for arm in study.arms if (gap := gap_of(arm))}
         single = [a.label for a in study.arms if len(a.runs) == 1 or (id(a) in pairs and not pairs[id(a)].t)]
         if single:
@@ -224,8 +241,8 @@ def _summary(loaded: Loaded, arm: Arm, study: Study) -> Record:
         "gap_plain": plain.value if plain else None,
         "gap_plain_low": plain.t.low if plain and plain.t else None,
         "gap_plain_high": plain.t.high if plain and plain.t else None,
-        "goal": goal_verdict(gap.worse) if gap else None,
-        "goal_1": goal_verdict(gap.worse, 1.0) if gap else None,
+        "goal": _verdict(arm, gap, GOAL_PERCENT),
+        "goal_1": _verdict(arm, gap, 1.0),
         "comparable": not arm.differences,
         "bits_per_byte": _mean(arm, "bits_per_byte"),
         "total_parameters": total,
@@ -249,6 +266,12 @@ def _summary(loaded: Loaded, arm: Arm, study: Study) -> Record:
     }
 
 
+def _verdict(arm: Arm, gap: Gap | None, limit: float) -> str | None:
+    if gap is None:
+        return None
+    return NOT_COMPARABLE if arm.differences else goal_verdict(gap.worse, limit)
+
+
 def _only(records: list[Record], *topics: str) -> list[Record]:
     """The fields that say which arm it is, and those whose name has one of the topics in it."""
     always = ("dataset", "model", "method", "metric", "comparable", "is_baseline")
@@ -259,7 +282,7 @@ def _run_records(loaded: Loaded) -> list[Record]:
     return [
         {
             "run": run.name,
-            "method": run.method["name"],
+            "method": run.method.name,
             "seed": run.seed,
             "step": run.step,
             "max_steps": run.max_steps,

@@ -87,6 +87,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "goal_met": ("met", "达标"),
     "goal_missed": ("missed", "未达标"),
     "goal_undecided": ("undecided", "尚无定论"),
+    "goal_not_comparable": ("not comparable", "不可比较"),
     "frozen_verified": ("frozen: verified", "冻结：已核验"),
     "frozen_nothing_frozen": ("nothing frozen", "无冻结参数"),
     "frozen_not_verified": ("frozen: not verified", "冻结：未核验"),
@@ -202,7 +203,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "caption_time": (
         "Time spent in training steps, without validation, as the machine happened to run, whatever else it had to do: "
         "differences in time are no evidence here.",
-        "仅计训练步耗时，不含验证；机器当时还在做别的事，因此这里的时间差异不能作为证据。",
+        "仅计训练步耗时，不含验证，无论机器当时还在做什么；因此这里的时间差异不能作为证据。",
     ),
     "caption_gaps": (
         "Markers: mean over paired seeds; small dots: single seeds; thin lines: 95 % interval (paired t); "
@@ -248,13 +249,19 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "sum_goal": ("The goal is to be at most 5 % worse than the baseline:", "目标是最多比基线差 5 %："),
     "sum_gap": ("{arm} is {gap} {direction}{interval}, goal {goal}", "{arm} {direction} {gap}{interval}，{goal}"),
+    "sum_equal": ("{arm} is as good{interval}, goal {goal}", "{arm} 与基线相当{interval}，{goal}"),
+    "sum_incomparable": (
+        "{arm} is {gap} {direction}, but was trained otherwise and is not comparable",
+        "{arm} {direction} {gap}，但训练设置不同，不可比较",
+    ),
+    "sum_many_not_comparable": ("not comparable, {count}: {arms}", "{count} 个不可比较：{arms}"),
     "sum_count": ("{count} arms", "共 {count} 个"),
     "sum_many_met": ("met by {count}: {arms}", "{count} 个达标：{arms}"),
     "sum_many_missed": ("missed by {count}: {arms}", "{count} 个未达标：{arms}"),
     "sum_many_undecided": ("undecided for {count}: {arms}", "{count} 个尚无定论：{arms}"),
     "sum_close": (
         "At most 1 % worse, by the whole interval: {arms}.",
-        "整个区间都在 1 % 以内：{arms}。",
+        "整个区间都表明最多差 1 %：{arms}。",
     ),
     "sum_controls": ("Arms that freeze nothing: {arms}.", "不冻结任何参数的方法：{arms}。"),
     "sum_times": ("{verdict} ({count}): {arms}", "{verdict}（{count}）：{arms}"),
@@ -328,6 +335,15 @@ TEXTS: dict[str, tuple[str, str]] = {
     "note_not_comparable": (
         "* {arm} is not comparable: {differences}. Its gap is not due to the method alone.",
         "* {arm} 不可直接比较：{differences}。其差距不能只归因于方法本身。",
+    ),
+    "note_unequal": (
+        "Compared with a baseline without their learned pieces or their start, because none that has them was trained "
+        "alike, on {dataset} ({model}): {arms}.",
+        "{dataset}（{model}）上，以下方法只能与不带相同可学习部件（或相同起点）的基线比较，因为没有同样训练的对应基线：{arms}。",
+    ),
+    "note_no_curve": (
+        "Without a record of the way (metrics.jsonl), so in no curve and not in the table of equal steps: {runs}.",
+        "缺少训练过程记录（metrics.jsonl），因此未计入曲线和相同步数的比较：{runs}。",
     ),
     "note_rate": (
         "{arm} did best with learning rate {best}; its figures are from {shown} ({dataset}, {model}).",

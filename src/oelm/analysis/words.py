@@ -7,7 +7,7 @@ import math
 
 from oelm.analysis.arms import Arm, Study
 from oelm.analysis.rendering import Record
-from oelm.analysis.statistics import FASTER, MET, MISSED, NO_DIFFERENCE, SLOWER, UNDECIDED, spread
+from oelm.analysis.statistics import FASTER, MET, MISSED, NO_DIFFERENCE, NOT_COMPARABLE, SLOWER, UNDECIDED, spread
 from oelm.analysis.texts import Texts
 
 MOST_TOLD = 8
@@ -29,7 +29,7 @@ def paragraph(study: Study, records: list[Record], t: Texts) -> str:
         said += _about_many(study, gaps, t)
     elif gaps:
         said += [t("sum_goal"), t.list_sentences([_about_gap(study, r, t) for _, r in gaps])]
-    close = [r for arm, r in gaps if arm.freezes and r["goal_1"] == MET]
+    close = [r for arm, r in gaps if arm.made.freezes and r["goal_1"] == MET]
     said += [t("sum_close", arms=_some([_with_gap(r, t) for r in _ranked(study, close)], t))] if close else []
     return t.join([*said, *_about_times(records, t)])
 
@@ -50,10 +50,12 @@ def _about_gap(study: Study, record: Record, t: Texts) -> str:
     if record["gap_low"] is not None:
         low, high = (f"{record[key]:+.1f}".replace("-", "−") for key in ("gap_low", "gap_high"))
         interval = t("sum_interval", low=low, high=high)
+    shown = f"{abs(gap):.1f}"
+    key = "sum_incomparable" if record["goal"] == NOT_COMPARABLE else "sum_equal" if float(shown) == 0 else "sum_gap"
     return t(
-        "sum_gap",
+        key,
         arm=record["method"],
-        gap=t(f"unit_{record['gap_unit']}", value=f"{abs(gap):.1f}"),
+        gap=t(f"unit_{record['gap_unit']}", value=shown),
         direction=t("better" if (gap > 0) == study.metric.higher_is_better else "worse"),
         interval=interval,
         goal=t.word("goal", record["goal"]),
@@ -62,14 +64,13 @@ def _about_gap(study: Study, record: Record, t: Texts) -> str:
 
 def _about_many(study: Study, gaps: list[tuple[Arm, Record]], t: Texts) -> list[str]:
     """Who meets the goal, who misses it and of whom nobody knows; then the arms that freeze nothing."""
-    freezing = _ranked(study, [r for arm, r in gaps if arm.freezes])
-    controls = _ranked(study, [r for arm, r in gaps if not arm.freezes])
-    by_verdict = {verdict: [r for r in freezing if r["goal"] == verdict] for verdict in (MET, MISSED, UNDECIDED)}
-    told = [
-        t(f"sum_many_{verdict}", count=len(found), arms=_some([_with_gap(r, t) for r in found], t))
-        for verdict, found in by_verdict.items()
-        if found
-    ]
+    freezing = _ranked(study, [r for arm, r in gaps if arm.made.freezes])
+    controls = _ranked(study, [r for arm, r in gaps if not arm.made.freezes])
+    told = []
+    for verdict in (MET, MISSED, UNDECIDED, NOT_COMPARABLE):
+        found = [_with_gap(r, t) for r in freezing if r["goal"] == verdict]
+        key = f"sum_many_{verdict.replace(' ', '_')}"
+        told += [t(key, count=len(found), arms=_some(found, t))] if found else []
     said = [t("sum_goal"), t.list_sentences(told)] if told else []
     return [*said, *([t("sum_controls", arms=_some([_with_gap(r, t) for r in controls], t))] if controls else [])]
 

@@ -23,7 +23,10 @@ def audit(
     from oelm.analysis.claims import judge
     from oelm.experiments.entries import read
 
-    verdicts = judge(read("claims")["claims"], evidence(runs), CHECKS)
+    known = evidence(runs)
+    for skipped in known.loaded.skipped if known.loaded else []:
+        typer.echo(f"left out: {skipped.path}: {skipped.reason}", err=True)
+    verdicts = judge(read("claims")["claims"], known, CHECKS)
     if as_json:
         typer.echo(json.dumps([verdict.to_dict() for verdict in verdicts], indent=2, ensure_ascii=False))
         return

@@ -35,9 +35,9 @@ def recommend(
     if not results.is_dir():
         raise OelmError(f"{results} is no folder; say where measured runs are (--results)")
     loaded = load_runs(results)
-    for skipped in loaded.skipped:
-        typer.echo(f"left out: {skipped.path}: {skipped.reason}", err=True)
     advice = advise(loaded, kind, task, budget)
+    for line in [*(f"{skipped.path}: {skipped.reason}" for skipped in loaded.skipped), *advice.left_out]:
+        typer.echo(f"left out: {line}", err=True)
     costs: dict[str, Any] = {}
     misfits: dict[str, str] = {}
     for name in advice.verdicts:
@@ -46,12 +46,12 @@ def recommend(
             costs[name] = {key: facts[key] for key in ("step_flops_vs_baseline", "trainable_parameters")}
         except OelmError as error:
             misfits[name] = str(error)
-    advice = replace(advice, misfits=misfits)
+    advice = replace(advice, costs=costs, misfits=misfits)
     if as_json:
-        facts = {"model": model, "total_parameters": baseline["total_parameters"], **advice.to_dict(), "costs": costs}
+        facts = {"model": model, "total_parameters": baseline["total_parameters"], **advice.to_dict()}
         typer.echo(json.dumps(facts, indent=2))
     else:
-        _print(model, results, advice, costs)
+        _print(model, results, advice)
 
 
 def _kind(model: str) -> str:
@@ -61,7 +61,7 @@ def _kind(model: str) -> str:
     return "decoder" if model in SIZES else family(named_config(model)[0])
 
 
-def _print(model: str, results: Path, advice: "Advice", costs: dict[str, Any]) -> None:
+def _print(model: str, results: Path, advice: "Advice") -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -72,24 +72,27 @@ def _print(model: str, results: Path, advice: "Advice", costs: dict[str, Any]) -
         console.print("and a baseline beside it. Measure first, e.g. with 'oelm run controls --scale mini'.")
         return
     if advice.method:
-        saved = 100 * (1 - costs[advice.method]["step_flops_vs_baseline"])
+        saved = 100 * (1 - advice.costs[advice.method]["step_flops_vs_baseline"])
+        where = ", ".join(sorted({e.dataset for e in advice.evidence if e.method == advice.method}))
         console.print(
-            f"[bold]{advice.method}[/]: at most {advice.budget:g} % worse than its baseline in every study of "
-            f"{kind} here; {saved:.1f} % fewer matmul FLOPs per step in {model}."
+            f"[bold]{advice.method}[/]: at most {advice.budget:g} % worse than its baseline, by the whole interval, "
+            f"with {kind} on {where}; {saved:.1f} % fewer matmul FLOPs per step in {model}, the most of those that are."
         )
     else:
         console.print(
-            f"[bold]baseline[/]: no freezing method is surely within {advice.budget:g} % in the studies of "
-            f"{kind} here. Train queries and keys, or accept a larger budget."
+            f"[bold]baseline[/]: no freezing method that saves FLOPs in {model} is surely within {advice.budget:g} % "
+            f"on every data set it was tried on with {kind}. Train queries and keys, or accept a larger budget."
         )
     for name, verdict in advice.verdicts.items():
-        cost = f"FLOPs × {costs[name]['step_flops_vs_baseline']:.3f}" if name in costs else "does not fit this model"
+        facts = advice.costs.get(name)
+        cost = f"FLOPs × {facts['step_flops_vs_baseline']:.3f}" if facts else "does not fit this model"
         console.print(f"\n[bold]{name}[/]: {verdict}; {cost}", soft_wrap=True)
         table = Table("study", "seeds", "gap", "worse by (95 %)", "against", box=None, padding=(0, 0, 0, 2))
         table.columns[-1].overflow = "fold"  # names are not to be cut
         for e in (e for e in advice.evidence if e.method == name):
             interval = "one seed" if e.worse_low is None else f"{e.worse_low:+.1f} … {e.worse_high:+.1f} %"
-            table.add_row(f"{e.dataset} ({e.model})", str(e.seeds), f"{e.gap:+.2f} {e.unit}", interval, e.baseline)
+            against = e.baseline if e.equal else f"{e.baseline} (which lacks its pieces or start)"
+            table.add_row(e.study, str(e.seeds), f"{e.gap:+.2f} {e.unit}", interval, against)
         console.print(table)
     measured = sorted({e.model for e in advice.evidence})
     console.print(
