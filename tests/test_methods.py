@@ -1,8 +1,11 @@
 import pytest
+import torch
 import yaml
 
 from oelm.errors import OelmError
+from oelm.freezing import freeze
 from oelm.methods import METHODS, Method, method, methods
+from oelm.models.gpt import GPT, GPTConfig
 from oelm.modifiers import equal_baseline
 from oelm.orthogonal import INITIALISATIONS
 
@@ -68,6 +71,7 @@ def test_a_method_can_be_given_as_a_mapping():
         ("oelm_freeze+thaw=top-down:0.5+refreeze=nan", "refreeze is nan; it is a time"),
         ("baseline+lr=nan", "lr is nan; it is a factor of the learning rate"),
         ("baseline+lr=inf", "lr is inf"),
+        ("oelm_ffn+orthogonal_ffn", "says how FFN matrices that train begin, but they are frozen"),
         ("oelm_freeze+orthogonal", "orthogonal of method 'oelm_freeze' says how .* that train begin, but none of them"),
         ({"name": "oelm_freeze"}, r"'oelm_freeze' is a named one, but its fields here say something else"),
         ({"name": "oelm_v2", "layer_lr": 0.9}, "give yours another name"),
@@ -109,3 +113,35 @@ def test_what_trains_may_start_orthonormal():
     assert free.query.projection == "identity" and free.query.init == "keep"
     assert free.key.init == "head_orthogonal" and not free.key.frozen
     assert equal_baseline(free.name) == "baseline+orthogonal+qrank=8"
+
+
+def test_the_ffn_may_start_orthonormal_and_train():
+    control, frozen = method("baseline+orthogonal_ffn"), method("oelm_ffn")
+    assert control.ffn.init == frozen.ffn.init and not control.ffn.frozen and control.is_trained
+    model = GPT(GPTConfig.of_size("demo", vocab_size=64))
+    report = freeze(model, control, seed=3)
+    twin = GPT(GPTConfig.of_size("demo", vocab_size=64))
+    freeze(twin, frozen, seed=3)
+    assert report.frozen_parameters == 0
+    weights = dict(twin.named_parameters())
+    assert all(torch.equal(p, weights[n]) for n, p in model.named_parameters() if "ffn" in n and "weight" in n)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "baseline"),
+    [
+        ("oelm_freeze", "baseline"),
+        ("oelm_freeze+rank=8+mix", "baseline+mix+rank=8"),
+        ("q_only+qrank=4", "baseline+qrank=4"),
+        ("identity_q+orthogonal", "orthogonal_trained"),
+        ("oelm_freeze+rank=8+layers=last2", "baseline+rank=8+layers=last2"),
+        ("oelm_freeze+thaw=top-down:0.5+mix", "baseline+mix"),
+        ("oelm_ffn", "baseline"),
+    ],
+)
+def test_an_equal_baseline_has_the_same_equipment_and_trains(frozen, baseline):
+    made, equal = method(frozen), method(baseline)
+    assert made.freezes and not made.is_trained
+    assert equal.is_trained and equal.equipment == made.equipment
+    assert method(equal_baseline(frozen)).equipment == made.equipment
+    assert made.equipment != method("baseline+scale").equipment

@@ -83,6 +83,14 @@ def _start_orthonormal(method: Method, value: str) -> Method:
     return _parts(method, training, init="head_orthogonal", init_pretrained="head_qr")
 
 
+def _start_ffn_orthonormal(method: Method, value: str) -> Method:
+    if method.ffn.frozen:
+        raise OelmError(
+            f"orthogonal_ffn of method {method.name!r} says how FFN matrices that train begin, but they are frozen"
+        )
+    return replace(method, ffn=replace(ORTHONORMAL_FFN, frozen=False))
+
+
 def _thaw(method: Method, value: str) -> Method:
     order, *times = value.split(":")
     return replace(method, thaw=Thaw(order, tuple(_number("thaw", t) for t in times) or (0.5,)))
@@ -126,7 +134,7 @@ def equal_baseline(name: str) -> str:
 
 
 QK = ("query", "key")
-PIECES = ("scale", "gain", "mix", "shift", "rank", "qrank", "krank", "orthogonal")
+PIECES = ("scale", "gain", "mix", "shift", "rank", "qrank", "krank", "orthogonal", "orthogonal_ffn")
 MODIFIERS: dict[str, tuple[str, Change, str]] = {
     # name: (what its value looks like, what it does, in words)
     "scale": ("", _piece("query", scale=True), "a learned factor per head"),
@@ -137,6 +145,7 @@ MODIFIERS: dict[str, tuple[str, Change, str]] = {
     "qrank": ("8", _piece("query"), "a learned low-rank update of the queries"),
     "krank": ("8", _piece("key"), "a learned low-rank update of the keys"),
     "orthogonal": ("", _start_orthonormal, "those that train start with orthonormal heads"),
+    "orthogonal_ffn": ("", _start_ffn_orthonormal, "FFN matrices train, from an orthonormal start"),
     "layers": ("last2", lambda m, v: replace(m, layers=v), "only in some layers"),
     "ffn": ("", lambda m, v: replace(m, ffn=ORTHONORMAL_FFN), "FFN matrices orthonormal and frozen"),
     "ratio": (

@@ -159,10 +159,10 @@ class Method:
 
     @property
     def equipment(self) -> tuple[Any, ...]:
-        """The learned pieces, and how queries and keys that train begin: what a fair baseline has as well."""
-        attention = (self.query, self.key)
-        pieces = [part.pieces for part in attention]
-        starts = {part.init for part in attention if not part.frozen and part.init != "keep"}
+        """The learned pieces, and how matrices that train begin: what a fair baseline has as well."""
+        pieces = [part.pieces for part in (self.query, self.key)]
+        parts = [self.part(role) for role in ROLES]
+        starts = {part.init for part in parts if not part.frozen and part.init != "keep"}
         where = self.layers if starts or any(p.names for p in pieces) else "all"
         return (*pieces, *sorted(starts), where)
 
