@@ -37,6 +37,15 @@ SILENT_SECONDS = 900
 """A run on another machine, whose lock may not be visible here, counts as dead after so long without a heartbeat."""
 
 
+def folder_name(name: str) -> str:
+    """A run's name as every file system takes it: a colon would keep Windows from checking out our records.
+
+    >>> folder_name("oelm_freeze+thaw=top-down:0.25:0.75-0")
+    'oelm_freeze+thaw=top-down-0.25-0.75-0'
+    """
+    return name.replace(":", "-")
+
+
 class RunFolder:
     """Reading and writing the files of one run."""
 

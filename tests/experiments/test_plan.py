@@ -41,6 +41,12 @@ def test_other_settings_are_another_run(workplace):
     assert {run.folder.parent.name for run in full} == {"GPT-01", "GPT-02", "controls-tinystories"}
 
 
+def test_every_file_system_takes_the_names_of_run_folders(workplace):
+    names = [run.folder.name for run in planned("methods-screen")]
+    assert len(set(names)) == len(names)
+    assert not {character for name in names for character in name} & set('<>:"|?*')
+
+
 def test_seeds_come_one_after_the_other(workplace):
     assert [run.seed for run in unique(planned("phase3", seeds=[0, 1]))] == [0] * 5 + [1] * 5
 

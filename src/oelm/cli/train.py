@@ -97,6 +97,7 @@ def train(
     """
     from oelm.errors import OelmError
     from oelm.methods import method as find_method
+    from oelm.runs import folder_name
     from oelm.training.config import RunConfig, with_settings
 
     if task and dataset:
@@ -146,9 +147,8 @@ def train(
     if dataset or task:
         check_size(run_config)  # a misspelt setting is refused before data is prepared
         run_config.data.path = _data_path(dataset, task, data_path, encoder)
-    folder = out or Path("runs") / "-".join(
-        [Path(run_config.data.path).name, _model_name(run_config), run_config.method_name, str(run_config.seed)]
-    )
+    names = [Path(run_config.data.path).name, _model_name(run_config), run_config.method_name, str(run_config.seed)]
+    folder = out or Path("runs") / folder_name("-".join(names))
     _run(run_config, folder, as_json, quiet, max_restarts=max_restarts, port=port)
 
 

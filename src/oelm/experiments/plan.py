@@ -16,7 +16,7 @@ from oelm.experiments.entries import Experiment as Experiment
 from oelm.experiments.entries import Variant, merged
 from oelm.experiments.entries import catalog as catalog
 from oelm.experiments.entries import load as load
-from oelm.runs import config_differences, find_runs
+from oelm.runs import config_differences, find_runs, folder_name
 from oelm.training.config import RunConfig, with_settings
 
 
@@ -53,7 +53,7 @@ def plan(
             arm,
             seed,
             _config(experiment, arm, seed, variant, data, threads, settings),
-            root / "-".join([arm, *([variant.name] if variant.name else []), str(seed)]),
+            root / folder_name("-".join([arm, *([variant.name] if variant.name else []), str(seed)])),
             experiment.name,
         )
         for seed in (seeds or experiment.seeds)
