@@ -66,9 +66,12 @@ study-encoders: $(VENV)/installed  ## the study's encoder claims on MiniLM, SST-
 
 # The plan is in results/methods/README.md. Texts as for study-mini.
 study-methods: $(VENV)/installed  ## which methods pay, on real text (hours; stop and repeat at will)
-	@$(BIN)/oelm run methods --scale mini --out results/methods
-	@$(BIN)/oelm report results/methods --lang en
-	@$(BIN)/oelm report results/methods --lang zh
+	@$(BIN)/oelm run methods --scale mini --time --out results/methods
+	@for lang in en zh; do \
+	  $(BIN)/oelm report results/methods/methods-screen --out results/methods/report-screen --lang $$lang || exit 1; \
+	  $(BIN)/oelm report results/methods/methods-confirm results/methods/methods-wikitext \
+	    --out results/methods/report-final --lang $$lang || exit 1; \
+	done
 
 clean:  ## remove .venv and caches (runs, data and results stay)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -7,6 +7,7 @@ import pytest
 from factory import make_run
 
 from oelm.errors import OelmError
+from oelm.experiments.entries import experiment
 from oelm.methods import method
 
 FOLDER = Path(__file__).parents[2] / "results/methods"
@@ -67,3 +68,10 @@ def test_nothing_is_chosen_from_a_screen_that_is_not_complete(leaders, tmp_path)
     make_run(tmp_path, "q_only", name="q_only-high", max_lr=5e-3, min_lr=5e-4, finished=False)
     with pytest.raises(OelmError, match="not complete: q_only-high is"):
         leaders.choose(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["methods-confirm", "methods-wikitext"])
+def test_the_catalog_follows_the_screen(leaders, name):
+    chosen, entry = leaders.choose(FOLDER / "methods-screen"), experiment(name, "mini")
+    assert entry.arms == chosen["arms"]
+    assert entry.training["max_lr"] == chosen["max_lr"]
