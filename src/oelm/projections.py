@@ -69,7 +69,8 @@ class FixedProjection(nn.Module):
 
 
 def _shuffle(module: Any, x: Tensor) -> Tensor:
-    return x[..., module.order]
+    # The same as x[..., order], but on a CPU several times as fast, forward and even more so backward.
+    return x.gather(-1, module.order.expand_as(x))
 
 
 def _flip(module: Any, x: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ def _flip(module: Any, x: Tensor) -> Tensor:
 
 def _hadamard(module: Any, x: Tensor) -> Tensor:
     """Shuffle, flip signs, then a fast Walsh–Hadamard transform in every head: d·log d additions, no products."""
-    heads = (x[..., module.order] * module.signs).unflatten(-1, (module.num_heads, -1))
+    heads = (_shuffle(module, x) * module.signs).unflatten(-1, (module.num_heads, -1))
     size = heads.shape[-1]
     step = 1
     while step < size:
