@@ -41,6 +41,21 @@ def test_freezing_saves_about_2_3_percent_of_a_medium_512_step():
     assert 1 - facts["step_flops_vs_baseline"] == pytest.approx(0.0227, abs=0.0005)
 
 
+@pytest.mark.parametrize(
+    ("method", "saved"),
+    [
+        ("identity_q", 1 / 12),
+        ("permutation_qk", 1 / 6),
+        ("oelm_freeze", 1 / 18),
+        ("signs_qk+layers=not-first1", 5 / 36),
+    ],
+)
+def test_projections_without_weights_save_a_twelfth_of_the_blocks_matrices_each(method, saved):
+    facts = inspect_gpt("medium-512", method)  # 6 layers
+    assert 1 - facts["block_flops_vs_baseline"] == pytest.approx(saved, abs=1e-9)
+    assert facts["block_flops_vs_baseline"] < facts["step_flops_vs_baseline"]
+
+
 def test_the_vocabulary_head_is_58_percent_of_the_weight_matmuls_of_medium_512():
     forward = inspect_gpt("medium-512", "baseline")["flops_per_token"]["forward"]
     assert forward["head"] / (forward["total"] - forward["attention"]) == pytest.approx(0.577, abs=0.003)

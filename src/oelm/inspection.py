@@ -191,6 +191,7 @@ def _facts(
         "checkpoint_bytes": checkpoint_bytes(report.total_parameters, report.most_trainable_parameters),
         "flops_per_token": flops.to_dict(),
         "step_flops_vs_baseline": flops.step / baseline.step,
+        "block_flops_vs_baseline": flops.blocks / baseline.blocks,
         "pieces_parameters": sum(site.pieces_parameters for site in report.sites),
         "training": [{"what": what, "when": line} for what, line in picture(report, max_steps)],
     }

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 GROUPS = ("qk", "vo", "ffn", "head", "attention")
+BLOCK_MATRICES = ("qk", "vo", "ffn")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Flops:
     @property
     def step(self) -> int:
         return sum(self.forward.values()) + sum(self.backward.values())
+
+    @property
+    def blocks(self) -> int:
+        """Of a step's FLOPs, those of the blocks' own matrices: neither the head's nor attention's products."""
+        return sum(part.get(group, 0) for part in (self.forward, self.backward) for group in BLOCK_MATRICES)
 
     def to_dict(self) -> dict[str, Any]:
         return {

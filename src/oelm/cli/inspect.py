@@ -99,9 +99,10 @@ def _print(facts: dict[str, Any]) -> None:
     for group in flops["forward"]:
         table.add_row(group, f"{flops['forward'][group] / 1e6:,.2f}", f"{flops['backward'][group] / 1e6:,.2f}")
     console.print(table)
-    saving = 100 * (1 - facts["step_flops_vs_baseline"])
-    more = f"{saving:.1f} % fewer" if saving >= 0 else f"{-saving:.1f} % more"
-    console.print(f"  a training step computes {more} matmul FLOPs than the baseline's")
+    step, blocks = (_saved(facts[f"{part}_flops_vs_baseline"]) for part in ("step", "block"))
+    console.print(
+        f"  a training step computes {step} matmul FLOPs than the baseline's; the blocks' matrices alone, {blocks}"
+    )
     if facts["pieces_parameters"]:
         console.print(f"  learned pieces: {facts['pieces_parameters']:,} parameters")
     console.print("\n  [bold]over a run[/], from its first step to its last")
@@ -109,6 +110,11 @@ def _print(facts: dict[str, Any]) -> None:
     for row in facts["training"]:
         console.print(f"  {row['what']:<{width}}  {row['when']}")
     console.print(f"  [dim]{LEGEND}[/]")
+
+
+def _saved(ratio: float) -> str:
+    percent = 100 * (1 - ratio)
+    return f"{percent:.1f} % fewer" if percent >= 0 else f"{-percent:.1f} % more"
 
 
 def _memory_line(memory: dict[str, Any]) -> str:

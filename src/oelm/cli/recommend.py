@@ -10,6 +10,9 @@ import typer
 if TYPE_CHECKING:
     from oelm.analysis.recommend import Advice
 
+COSTS = ("step_flops_vs_baseline", "block_flops_vs_baseline", "trainable_parameters")
+"""What `oelm inspect` counts of a method that advice shows."""
+
 
 def recommend(
     model: Annotated[str, typer.Option(help="A size (medium-512, …), a published model (bert-base, …) or a folder.")],
@@ -43,7 +46,7 @@ def recommend(
     for name in advice.verdicts:
         try:
             facts = inspect_model(model, Method.from_dict(advice.methods[name]))
-            costs[name] = {key: facts[key] for key in ("step_flops_vs_baseline", "trainable_parameters")}
+            costs[name] = {key: facts[key] for key in COSTS}
         except OelmError as error:
             misfits[name] = str(error)
     advice = replace(advice, costs=costs, misfits=misfits)
@@ -72,11 +75,13 @@ def _print(model: str, results: Path, advice: "Advice") -> None:
         console.print("and a baseline beside it. Measure first, e.g. with 'oelm run controls --scale mini'.")
         return
     if advice.method:
-        saved = 100 * (1 - advice.costs[advice.method]["step_flops_vs_baseline"])
+        cheaper = advice.costs[advice.method]
+        saved, blocks = (100 * (1 - cheaper[f"{part}_flops_vs_baseline"]) for part in ("step", "block"))
         where = ", ".join(sorted({e.dataset for e in advice.evidence if e.method == advice.method}))
         console.print(
             f"[bold]{advice.method}[/]: at most {advice.budget:g} % worse than its baseline, by the whole interval, "
-            f"with {kind} on {where}; {saved:.1f} % fewer matmul FLOPs per step in {model}, the most of those that are."
+            f"with {kind} on {where}; {saved:.1f} % fewer matmul FLOPs per step in {model} ({blocks:.1f} % in its "
+            "blocks' matrices), the most of those that are."
         )
     else:
         console.print(
