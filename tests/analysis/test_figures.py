@@ -33,6 +33,14 @@ def test_every_caption_names_its_runs(drawn):
             assert run in picture.caption
 
 
+def test_captions_of_many_arms_say_what_the_runs_names_end_in(tmp_path):
+    for method in ("baseline", *(f"oelm_freeze+rank={rank}" for rank in range(1, 14))):
+        for seed in (0, 1):
+            make_run(tmp_path, method, seed=seed)
+    for picture in pictures(load_runs(tmp_path)):
+        assert "all 14 arms (*-s0, *-s1)" in picture.caption and "oelm_freeze" not in picture.caption
+
+
 def test_the_true_entropy_is_a_dashed_floor(drawn):
     top = axes_of(drawn["learning-curves"])[0]
     floors = [line for line in top.lines if set(line.get_ydata()) == {math.exp(TRUE_ENTROPY)}]

@@ -25,7 +25,8 @@ from oelm.analysis.rendering import Record
 from oelm.analysis.results import Loaded
 from oelm.analysis.statistics import MET, MISSED, UNDECIDED, Interval
 from oelm.analysis.tables import gap_of, summary_table
-from oelm.analysis.texts import Texts, texts
+from oelm.analysis.texts import MOST_LISTED, Texts, texts
+from oelm.runs import folder_name
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,20 @@ def pictures(loaded: Loaded, lang: str = "en") -> list[Picture]:
                     continue
                 title, caption, figure = drawing
                 _lay_out(figure)
-            where = f"{study.dataset}, {study.model}"
-            caption.append(t("figure_runs", where=where, runs=t.listing(_in_short([run.name for run in study.runs]))))
+            caption.append(_which_runs(study, t))
             drawn.append(Picture(name + suffix, title, t.join(caption), figure, t))
     return drawn
+
+
+def _which_runs(study: Study, t: Texts) -> str:
+    """The runs by name; of many arms, what the names end in, since the table of runs has them all."""
+    where = f"{study.dataset}, {study.model}"
+    if len(study.arms) <= MOST_LISTED:
+        return t("figure_runs", where=where, runs=t.listing(_in_short([run.name for run in study.runs])))
+    ends = (run.name.removeprefix(folder_name(arm.method)) for arm in study.arms for run in arm.runs)
+    return t(
+        "figure_many_runs", where=where, count=len(study.arms), ends=t.listing([f"*{end}" for end in sorted(set(ends))])
+    )
 
 
 def _in_short(names: list[str]) -> list[str]:

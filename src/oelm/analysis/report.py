@@ -20,7 +20,7 @@ from oelm.analysis.plots import Picture, pictures, print_language
 from oelm.analysis.rendering import FOLD, Table
 from oelm.analysis.results import Loaded, require_finished
 from oelm.analysis.tables import all_tables, notes
-from oelm.analysis.texts import texts
+from oelm.analysis.texts import MOST_LISTED, texts
 from oelm.analysis.words import paragraph
 from oelm.errors import unknown
 from oelm.files import write_atomically
@@ -148,6 +148,8 @@ class Content:
                 numbers = sorted({run.seed for arm in arms for run in arm.runs})
                 seeds = self.texts("seeds_of", seeds=self.texts.listing([str(number) for number in numbers]))
                 names = self.texts.listing([arm.label for arm in arms])
+                if len(arms) > MOST_LISTED:
+                    names = self.texts("many_arms", count=len(arms))
                 found[f"{study.dataset}, {study.model}, {seeds}: {names}"] = text
         return found
 

@@ -15,6 +15,8 @@ from oelm.methods import method as find_method
 
 NONE = "–"
 LANGUAGES = ("en", "zh")
+MOST_LISTED = 12
+"""More arms or runs than this are counted in a sentence, not listed: the tables have them."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,10 @@ TEXTS: dict[str, tuple[str, str]] = {
         "实心标记及 95 % 区间：同一进程内交错测量；区间包含 1 即无差异。空心标记：各自运行的中位耗时之比。",
     ),
     "caption_predicted": ("Crosses: predicted from FLOPs.", "叉号：按 FLOPs 预测的值。"),
+    "figure_many_runs": (
+        "Runs ({where}): those of all {count} arms ({ends}); the table of runs names them.",
+        "运行（{where}）：全部 {count} 个方法的运行（{ends}），名称见运行列表。",
+    ),
     "figure_runs": ("Runs ({where}): {runs}.", "运行（{where}）：{runs}。"),
     # Tables
     "table_summary": ("Summary", "结果总览"),
@@ -312,6 +318,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "The runs were made in {count} different environments.",
         "这些运行来自 {count} 个不同的环境。",
     ),
+    "many_arms": ("{count} arms", "{count} 个方法"),
     "seeds_of": ("seeds {seeds}", "种子 {seeds}"),
     "made_by": (
         "Made by oelm {version} from run folders and what lies beside them.",
