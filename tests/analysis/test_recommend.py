@@ -1,6 +1,7 @@
 """Advice comes from measured runs only, and says what it does not know."""
 
 import json
+import re
 
 import pytest
 from factory import make_run
@@ -156,7 +157,10 @@ def test_a_method_that_does_not_fit_the_model_is_said_so_and_never_advised(tmp_p
     wide = CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(tmp_path)])
     assert wide.exit_code == 0, wide.output
     assert wide.output.startswith("mine: at most 5 % worse")
-    assert "oelm_freeze+layers=20:21: met; does not fit this model" in wide.output
+    assert re.search(r"oelm_freeze\+layers=20:21 +met +-?\S+ … \S+ % +3 +– \(does not fit\)", wide.output)
+    words = ["recommend", "--model", "tiny", "--results", str(tmp_path), "--all"]
+    in_full = CliRunner().invoke(app, words).output
+    assert "oelm_freeze+layers=20:21: met; FLOPs – (does not fit)" in in_full and "layer 20 does not exist" in in_full
     facts = json.loads(
         CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(tmp_path), "--json"]).stdout
     )
@@ -189,3 +193,17 @@ def test_an_unknown_model_is_refused():
         from oelm.cli.recommend import recommend
 
         recommend("tinny")
+
+
+def test_a_line_per_method_shows_the_study_that_speaks_most_against_it(results):
+    for seed, (base, free) in enumerate([(20.0, 20.6), (20.2, 20.7), (19.8, 20.5)]):
+        make_run(results, "baseline", seed, name=f"b{seed}", dataset="other", perplexity=base)
+        make_run(results, "identity_q", seed, name=f"i{seed}", dataset="other", perplexity=free)
+    advice = advise(load_runs(results), "decoder", "lm", 5.0)
+    found = [e for e in advice.evidence if e.method == "identity_q"]
+    assert {e.dataset for e in found} == {"fables", "other"}
+    assert advice.worst("identity_q").gap == max(e.gap for e in found)
+    short = CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(results)]).output
+    whole = CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(results), "--all"]).output
+    assert short.count("identity_q ") == 1 and "--all shows every study" in short
+    assert "identity_q: " in whole and "--all" not in whole

@@ -65,6 +65,12 @@ class Advice:
         useful = [name for name, verdict in self.verdicts.items() if verdict == MET and saved.get(name, 0) > 0]
         return max(useful, key=lambda name: round(saved[name], 3), default=None)
 
+    def worst(self, name: str) -> Evidence:
+        """The study that speaks most against a method, of those with several seeds if there are any."""
+        found = [e for e in self.evidence if e.method == name]
+        several = [e for e in found if e.worse_high is not None]
+        return max(several or found, key=_worse)
+
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "method": self.method}
 
@@ -164,12 +170,12 @@ def _together(evidence: list[Evidence]) -> str:
 
 
 def _mean_gap(evidence: list[Evidence], name: str) -> float:
+    found = [_worse(e) for e in evidence if e.method == name]
+    return sum(found) / len(found)
+
+
+def _worse(e: Evidence) -> float:
     """By how much it is worse: in percent where there is an interval, else the plain gap (points of accuracy fall)."""
-    middles = [
-        (-e.gap if e.unit == "points" else e.gap)
-        if e.worse_low is None or e.worse_high is None
-        else (e.worse_low + e.worse_high) / 2
-        for e in evidence
-        if e.method == name
-    ]
-    return sum(middles) / len(middles)
+    if e.worse_low is None or e.worse_high is None:
+        return -e.gap if e.unit == "points" else e.gap
+    return (e.worse_low + e.worse_high) / 2

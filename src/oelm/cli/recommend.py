@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from oelm.analysis.recommend import Advice
+    from rich.table import Table
+
+    from oelm.analysis.recommend import Advice, Evidence
 
 COSTS = ("step_flops_vs_baseline", "block_flops_vs_baseline", "trainable_parameters")
 """What `oelm inspect` counts of a method that advice shows."""
+MOST_SHOWN = 12
 
 
 def recommend(
@@ -21,6 +24,9 @@ def recommend(
     ] = None,
     budget: Annotated[float, typer.Option(min=0, help="How many percent worse than the baseline is acceptable.")] = 5.0,
     results: Annotated[Path, typer.Option(help="Folder with measured runs.")] = Path("results"),
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show the evidence on every method, study by study.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Say which method to use for a model, from measured runs only, with the evidence and its limits."""
@@ -54,7 +60,7 @@ def recommend(
         facts = {"model": model, "total_parameters": baseline["total_parameters"], **advice.to_dict()}
         typer.echo(json.dumps(facts, indent=2))
     else:
-        _print(model, results, advice)
+        _print(model, results, advice, everything)
 
 
 def _kind(model: str) -> str:
@@ -64,9 +70,8 @@ def _kind(model: str) -> str:
     return "decoder" if model in SIZES else family(named_config(model)[0])
 
 
-def _print(model: str, results: Path, advice: "Advice") -> None:
+def _print(model: str, results: Path, advice: "Advice", everything: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console, article = Console(highlight=False), "an" if advice.kind.startswith("e") else "a"
     kind = f"{article} {advice.kind} ({advice.task})"
@@ -88,19 +93,56 @@ def _print(model: str, results: Path, advice: "Advice") -> None:
             f"[bold]baseline[/]: no freezing method that saves FLOPs in {model} is surely within {advice.budget:g} % "
             f"on every data set it was tried on with {kind}. Train queries and keys, or accept a larger budget."
         )
-    for name, verdict in advice.verdicts.items():
-        facts = advice.costs.get(name)
-        cost = f"FLOPs × {facts['step_flops_vs_baseline']:.3f}" if facts else "does not fit this model"
-        console.print(f"\n[bold]{name}[/]: {verdict}; {cost}", soft_wrap=True)
-        table = Table("study", "seeds", "gap", "worse by (95 %)", "against", box=None, padding=(0, 0, 0, 2))
-        table.columns[-1].overflow = "fold"  # names are not to be cut
-        for e in (e for e in advice.evidence if e.method == name):
-            interval = "one seed" if e.worse_low is None else f"{e.worse_low:+.1f} … {e.worse_high:+.1f} %"
-            against = e.baseline if e.equal else f"{e.baseline} (which lacks its pieces or start)"
-            table.add_row(e.study, str(e.seeds), f"{e.gap:+.2f} {e.unit}", interval, against)
-        console.print(table)
+    in_full = list(advice.verdicts) if everything else [advice.method] if advice.method else []
+    for name in in_full:
+        console.print(f"\n[bold]{name}[/]: {advice.verdicts[name]}; FLOPs {_cost(advice, name)}", soft_wrap=True)
+        if name in advice.misfits:
+            console.print(f"  {advice.misfits[name]}", soft_wrap=True)
+        console.print(_studies(advice, name))
+    others = [name for name in advice.verdicts if name not in in_full]
+    if others:
+        console.print(f"\n{'The others' if in_full else 'What was measured'}, best first, each by its worst study:")
+        console.print(_others(advice, others[:MOST_SHOWN]))
+        more = f", and the {len(others) - MOST_SHOWN} that follow" if len(others) > MOST_SHOWN else ""
+        console.print(f"[dim]--all shows every study{more}.[/]")
     measured = sorted({e.model for e in advice.evidence})
     console.print(
         f"\nLimits: measured with {'; '.join(measured)}, asked for {model}. What holds there may not hold here;"
     )
     console.print("FLOPs (of a training step, as a multiple of the baseline's) are counted for your model, not timed.")
+
+
+def _studies(advice: "Advice", name: str) -> "Table":
+    """The evidence on one method, study by study."""
+    from rich.table import Table
+
+    table = Table("study", "seeds", "gap", "worse by (95 %)", "step time", "against", box=None, padding=(0, 0, 0, 2))
+    table.columns[-1].overflow = "fold"  # names are not to be cut
+    for e in (e for e in advice.evidence if e.method == name):
+        against = e.baseline if e.equal else f"{e.baseline} (which lacks its pieces or start)"
+        time = f"× {e.step_time_ratio:.3f}" if e.step_time_ratio is not None else "not timed"
+        table.add_row(e.study, str(e.seeds), f"{e.gap:+.2f} {e.unit}", _interval(e), time, against)
+    return table
+
+
+def _others(advice: "Advice", names: list[str]) -> "Table":
+    """One line per method: the study that speaks most against it."""
+    from rich.table import Table
+
+    table = Table("method", "verdict", "worse by (95 %)", "seeds", "FLOPs", box=None, padding=(0, 0, 0, 2))
+    table.columns[0].overflow = "fold"
+    for name in names:
+        worst = advice.worst(name)
+        table.add_row(name, advice.verdicts[name], _interval(worst), str(worst.seeds), _cost(advice, name))
+    return table
+
+
+def _interval(e: "Evidence") -> str:
+    return (
+        f"gap {e.gap:+.1f} {e.unit}, one seed" if e.worse_low is None else f"{e.worse_low:+.1f} … {e.worse_high:+.1f} %"
+    )
+
+
+def _cost(advice: "Advice", name: str) -> str:
+    facts = advice.costs.get(name)
+    return f"× {facts['step_flops_vs_baseline']:.3f}" if facts else "– (does not fit)"
