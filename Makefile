@@ -69,8 +69,8 @@ study-methods: $(VENV)/installed  ## which methods pay, on real text (hours; sto
 	@$(BIN)/oelm run methods --scale mini --time --out results/methods
 	@for lang in en zh; do \
 	  $(BIN)/oelm report results/methods/methods-screen --out results/methods/report-screen --lang $$lang || exit 1; \
-	  $(BIN)/oelm report results/methods/methods-confirm results/methods/methods-wikitext \
-	    --out results/methods/report-final --lang $$lang || exit 1; \
+	  $(BIN)/oelm report results/methods/methods-confirm results/methods/methods-layers results/methods/methods-wikitext \
+	    results/methods/methods-large --out results/methods/report-final --lang $$lang || exit 1; \
 	done
 
 clean:  ## remove .venv and caches (runs, data and results stay)
