@@ -1,29 +1,36 @@
-"""Which arms of the screen go on, by the rules of README.md: `python results/methods/leaders.py`.
+"""Which arms go on from phase to phase, by the rules of README.md: `python results/methods/leaders.py`.
 
 The catalog entries of the later phases hold what this prints; a test compares them.
 """
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from oelm.analysis.arms import Arm, Study
 from oelm.analysis.results import require_finished
 from oelm.analysis.statistics import spread
+from oelm.analysis.tables import gap_of, gap_to_plain
 from oelm.errors import OelmError
+from oelm.inspection import inspect_gpt
 from oelm.modifiers import equal_baseline
 from oelm.runs import FAILED
 
-SCREEN = Path(__file__).parent / "methods-screen"
+HERE = Path(__file__).parent
+SCREEN = HERE / "methods-screen"
+CONFIRMED = (HERE / "methods-confirm", HERE / "methods-layers")
 BOTH, ONE = 3, 2
 """Leaders that freeze queries and keys, and leaders that freeze one of them."""
 CONTROLS = ["baseline", "baseline+orthogonal"]
 """Always there: the plain baseline, and the one that begins where the frozen arms stay."""
+LEAST_SAVED = 0.08
+"""Of the blocks' matmul FLOPs, in layers that do without weights."""
 
 
 def main() -> None:
     try:
-        chosen = choose(SCREEN)
+        chosen = {"screen": choose(SCREEN), "larger": larger(CONFIRMED)}
     except OelmError as error:
         raise SystemExit(f"error: {error}") from None
     json.dump(chosen, sys.stdout, indent=2)
@@ -41,6 +48,28 @@ def choose(screen: Path) -> dict[str, object]:
     baselines = list(dict.fromkeys([*CONTROLS, *map(equal_baseline, frozen)]))
     (plain,) = (arm for arm in study.arms if arm.is_baseline)
     return {"leaders": leaders, "arms": [*baselines, *frozen], "max_lr": plain.best_rate}
+
+
+def larger(folders: Iterable[Path]) -> list[str]:
+    """The arms of the larger model: `oelm_freeze`, the best that does without both everywhere, the best that does so
+    in some layers, and their baselines."""
+    loaded = require_finished(folders)
+    (study,) = loaded.studies
+    everywhere = [arm for arm in study.arms if frozen_throughout(arm) == 2 and arm.method != "oelm_freeze"]
+    somewhere = [arm for arm in study.arms if arm.made.freezes and arm.made.layers != "all"]
+    somewhere = [arm for arm in somewhere if saved(arm) >= LEAST_SAVED]
+    if loaded.incomplete or not everywhere or not somewhere:
+        raise OelmError(f"phases 2 and 2b are not complete: {len(loaded.incomplete)} runs are not finished")
+    leader = min(everywhere, key=lambda arm: gap_of(arm).value)  # type: ignore[union-attr]
+    partial = min(somewhere, key=lambda arm: gap_to_plain(arm).value)  # type: ignore[union-attr]
+    frozen = ["oelm_freeze", leader.method, partial.method]
+    return list(dict.fromkeys([*map(equal_baseline, frozen), *frozen]))
+
+
+def saved(arm: Arm) -> float:
+    """The share of the blocks' matmul FLOPs that an arm does without."""
+    facts = inspect_gpt("demo", arm.made, vocab_size=2048, **arm.runs[0].config["model"]["overrides"])
+    return 1 - facts["block_flops_vs_baseline"]
 
 
 def _complete(screen: Path) -> Study:

@@ -75,3 +75,24 @@ def test_the_catalog_follows_the_screen(leaders, name):
     chosen, entry = leaders.choose(FOLDER / "methods-screen"), experiment(name, "mini")
     assert entry.arms == chosen["arms"]
     assert entry.training["max_lr"] == chosen["max_lr"]
+
+
+def test_the_larger_model_gets_the_best_everywhere_and_the_best_in_some_layers_with_their_baselines(leaders, tmp_path):
+    perplexities = {
+        "baseline": 10.0,
+        "baseline+rank=4": 9.8,
+        "oelm_freeze": 12.0,
+        "signs_qk": 10.4,
+        "permutation_qk+rank=4": 10.3,  # nearer to the plain baseline, farther from its own
+        "oelm_freeze+layers=last2": 10.05,  # better than the next, but it saves 2.8 %
+        "signs_qk+layers=last2": 10.2,
+        "permutation_qk+layers=not-first1": 10.3,
+    }
+    shape = {"model": {"size": "demo", "overrides": {"d_model": 64, "num_layers": 4, "num_heads": 2, "d_ff": 256}}}
+    for seed, noise in enumerate((0.0, 0.05)):
+        for name, value in perplexities.items():
+            make_run(tmp_path, name, seed, perplexity=value + noise, config_changes=shape)
+    assert leaders.larger([tmp_path]) == ["baseline", "oelm_freeze", "signs_qk", "signs_qk+layers=last2"]
+    make_run(tmp_path, "signs_qk", 2, finished=False, config_changes=shape)
+    with pytest.raises(OelmError, match="not complete: 1 runs are not finished"):
+        leaders.larger([tmp_path])
