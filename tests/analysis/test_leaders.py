@@ -96,3 +96,7 @@ def test_the_larger_model_gets_the_best_everywhere_and_the_best_in_some_layers_w
     make_run(tmp_path, "signs_qk", 2, finished=False, config_changes=shape)
     with pytest.raises(OelmError, match="not complete: 1 runs are not finished"):
         leaders.larger([tmp_path])
+
+
+def test_the_catalog_follows_phases_2_and_2b(leaders):
+    assert experiment("methods-large", "mini").arms == leaders.larger(leaders.CONFIRMED)
