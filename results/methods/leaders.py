@@ -30,7 +30,7 @@ LEAST_SAVED = 0.08
 
 def main() -> None:
     try:
-        chosen = {"screen": choose(SCREEN), "larger": larger(CONFIRMED)}
+        chosen = {"screen": choose(SCREEN), "other text": later(CONFIRMED, one_of_two=True), "larger": later(CONFIRMED)}
     except OelmError as error:
         raise SystemExit(f"error: {error}") from None
     json.dump(chosen, sys.stdout, indent=2)
@@ -50,20 +50,27 @@ def choose(screen: Path) -> dict[str, object]:
     return {"leaders": leaders, "arms": [*baselines, *frozen], "max_lr": plain.best_rate}
 
 
-def larger(folders: Iterable[Path]) -> list[str]:
-    """The arms of the larger model: `oelm_freeze`, the best that does without both everywhere, the best that does so
-    in some layers, and their baselines."""
+def later(folders: Iterable[Path], one_of_two: bool = False) -> list[str]:
+    """The arms of phases 3 and 4: `oelm_freeze`, the best that does without both everywhere, the best that does so in
+    some layers, for phase 3 the best that does without one of the two; and their baselines."""
     loaded = require_finished(folders)
     (study,) = loaded.studies
-    everywhere = [arm for arm in study.arms if frozen_throughout(arm) == 2 and arm.method != "oelm_freeze"]
-    somewhere = [arm for arm in study.arms if arm.made.freezes and arm.made.layers != "all"]
-    somewhere = [arm for arm in somewhere if saved(arm) >= LEAST_SAVED]
-    if loaded.incomplete or not everywhere or not somewhere:
+    leaders = [arm for arm in study.arms if arm.method != "oelm_freeze"]
+    both, one = ([arm for arm in leaders if frozen_throughout(arm) == count] for count in (2, 1))
+    somewhere = [arm for arm in leaders if arm.made.freezes and arm.made.layers != "all" and saved(arm) >= LEAST_SAVED]
+    if loaded.incomplete or not (both and somewhere and (one or not one_of_two)):
         raise OelmError(f"phases 2 and 2b are not complete: {len(loaded.incomplete)} runs are not finished")
-    leader = min(everywhere, key=lambda arm: gap_of(arm).value)  # type: ignore[union-attr]
-    partial = min(somewhere, key=lambda arm: gap_to_plain(arm).value)  # type: ignore[union-attr]
-    frozen = ["oelm_freeze", leader.method, partial.method]
+    best = [*([min(one, key=_own_gap)] if one_of_two else []), min(both, key=_own_gap), min(somewhere, key=_plain_gap)]
+    frozen = ["oelm_freeze", *(arm.method for arm in best)]
     return list(dict.fromkeys([*map(equal_baseline, frozen), *frozen]))
+
+
+def _own_gap(arm: Arm) -> float:
+    return gap_of(arm).value  # type: ignore[union-attr] # every arm has a baseline here
+
+
+def _plain_gap(arm: Arm) -> float:
+    return gap_to_plain(arm).value  # type: ignore[union-attr]
 
 
 def saved(arm: Arm) -> float:
