@@ -17,8 +17,8 @@ from oelm.analysis.rendering import Record
 from oelm.analysis.studies import differences
 from oelm.analysis.texts import Texts
 
-SPOTS = [(dx, dy) for dy in (5, -14, 18, -27, 31, -40) for dx in (7, -7)]
-"""Where a name may stand, in points from its marker."""
+SPOTS = [(dx, dy) for far in (7, 40, 80, 130) for dy in (5, -14, 18, -27, 31, -40, 48, -57, 70) for dx in (far, -far)]
+"""Where a name may stand, in points from its marker: the first two beside it; from the others a line leads to it."""
 MOST_NAMED = 8
 FEWEST = 4
 """Fewer arms are told better by the tables."""
@@ -89,7 +89,7 @@ def _panel(axes: Axes, study: Study, points: list[Point]) -> None:
         size = 8 if named else 5
         axes.plot(point.cost, point.score, marker, color=colour, markersize=size, markeredgecolor=PAPER, zorder=3)
     axes.step([p.cost for p in best], [p.score for p in best], where="post", color=FAINT, linewidth=1, zorder=1)
-    axes.margins(0.1)
+    axes.margins(0.1, 0.2)  # room for names
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     _name(axes, [p for p in points if _is_named(p, best, points)], points)
 
@@ -106,19 +106,28 @@ def _name(axes: Axes, named: list[Point], points: list[Point]) -> None:
     taken = [
         (x - 4 * inch, y - 4 * inch, x + 4 * inch, y + 4 * inch) for x, y in (place((p.cost, p.score)) for p in points)
     ]
-    (left_end, _), (right_end, _) = axes.transAxes.transform([(0, 0), (1, 1)])
+    (left_end, bottom_end), (right_end, top_end) = axes.transAxes.transform([(0, 0), (1, 1)])
     for point in named:
         x, y = place((point.cost, point.score))
         width, height = 5.4 * len(point.arm.label) * inch, 10 * inch
         for dx, dy in SPOTS:
             left = x + dx * inch - (width if dx < 0 else 0)
             box = (left, y + dy * inch, left + width, y + dy * inch + height)
-            if left_end <= box[0] and box[2] <= right_end and not any(_overlap(box, other) for other in taken):
+            inside = left_end <= box[0] and box[2] <= right_end and bottom_end <= box[1] and box[3] <= top_end
+            if inside and not any(_overlap(box, other) for other in taken):
                 break
         taken.append(box)
         side = "right" if dx < 0 else "left"
+        near = (1.0 if dx < 0 else 0.0, 0.0 if dy > 0 else 1.0)  # the label's corner nearest to the marker
+        line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3, "relpos": near}
         axes.annotate(
-            point.arm.label, (point.cost, point.score), (dx, dy), textcoords="offset points", ha=side, fontsize=8.5
+            point.arm.label,
+            (point.cost, point.score),
+            (dx, dy),
+            textcoords="offset points",
+            ha=side,
+            fontsize=8.5,
+            arrowprops=None if (dx, dy) in SPOTS[:2] else line,
         )
 
 
