@@ -46,6 +46,18 @@ def test_a_fixed_projection_is_orthonormal_without_weights_or_products(kind):
     assert counter.get_total_flops() == 0
 
 
+def test_a_permutation_is_indexing_to_the_bit_forward_and_backward():
+    projection = FixedProjection("permutation", 32, 32, num_heads=4, generator=torch.Generator().manual_seed(3))
+    x = torch.randn(2, 5, 32)
+    ours, indexed = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y, expected = projection(ours), indexed[..., projection.order]
+    assert torch.equal(y, expected)
+    gradient = torch.randn(2, 5, 32)
+    y.backward(gradient)
+    expected.backward(gradient)
+    assert torch.equal(ours.grad, indexed.grad)
+
+
 def test_fixed_projections_differ_between_sites_and_seeds_and_are_the_same_again():
     orders = [
         [m.order.tolist() for _, m in sorted(dict(model.named_modules()).items()) if isinstance(m, FixedProjection)]
