@@ -39,6 +39,8 @@ SMALL = {"d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 64, "max_seq_le
 TRAINING = {"max_steps": 12, "batch_size": 4, "accumulation": 2, "max_lr": 3e-3, "eval_every": 4, "log_every": 1}
 TWENTY = {"max_steps": 20, "eval_every": 20, "eval_tokens": 288, "accumulation": 1, "model": {"dropout": 0.0}}
 MOVING = {**TWENTY, "accumulation": 2}
+LOOKING = {**TWENTY, "eval_every": 10, "checkpoint_every": 20}
+"""A validation at the step before a flip, and no checkpoint between them."""
 LONG = {"max_steps": 200, "eval_every": 200, "checkpoint_every": 20, "accumulation": 1}
 THAWED_IN_A_PAUSE = "baseline+every=4+ffn+thaw=bottom-up:3+warmup=2"
 SCHEDULED = (
@@ -147,6 +149,14 @@ def counted_bytes():
         setattr(torch.distributed, name, scatter)
 
 
+def run_without_improving(config: RunConfig, out: Path) -> None:
+    """Train, with validations that make no checkpoint: the best was before."""
+    trainer = make_trainer(config, out)
+    trainer.best = {"loss": 0.0, "step": 0}
+    trainer.run()
+    torch.distributed.barrier()
+
+
 def flipped(config: RunConfig, out: Path) -> dict[str, bool]:
     """Thaw the queries and keys, then freeze them again, wrapping the model anew each time."""
     trainer = make_trainer(config, out)
@@ -188,6 +198,7 @@ def body(root: Path, configs: dict[str, RunConfig]) -> dict:
             one_run(dropout, root / f"{strategy}-whole")
             one_run(dropout, root / f"{strategy}-parts", stop_at=9)
             one_run(dropout, root / f"{strategy}-parts")
+            run_without_improving(within(configs["looking"], strategy), root / f"looking-{strategy}")
             found["flipped"][strategy] = flipped(within(configs["oelm_freeze"], strategy), root / f"flip-{strategy}")
             trainer = make_trainer(within(configs["moving"], strategy), root / f"validated-{strategy}")
             found["validation"][strategy] = [trainer._validate(whole=whole) for whole in (True, False)]
@@ -209,6 +220,7 @@ def processes(tmp_path_factory, fables_folder):
     configs |= {
         "moving": tiny(fables_folder, "oelm_freeze", **MOVING),
         "dropout": tiny(fables_folder, "oelm_freeze"),
+        "looking": tiny(fables_folder, "oelm_freeze+thaw=top-down:0.5", **LOOKING),
         "long": tiny(fables_folder, "oelm_freeze", **LONG),
     }
     for name in COPIED:
@@ -270,6 +282,12 @@ def test_shards_train_as_copies_do(processes, method):
     copies, shards = losses(processes.root / "ddp" / method), losses(processes.root / "fsdp" / method)
     assert shards == pytest.approx(copies, abs=1e-4)
     assert RunFolder(processes.root / "fsdp" / method).result()["frozen_verified"] is True
+
+
+def test_what_a_validation_gathered_is_no_longer_there_when_weights_thaw(processes):
+    copies, shards = (losses(processes.root / f"looking-{strategy}") for strategy in ("ddp", "fsdp"))
+    assert len(copies) == 22  # twenty steps, two validations
+    assert shards == pytest.approx(copies, abs=1e-4)
 
 
 @pytest.mark.parametrize(("strategy", "method"), [*(("ddp", m) for m in METHODS), *(("fsdp", m) for m in SHARDED[:3])])

@@ -93,6 +93,9 @@ class World:
         """
         return model
 
+    def settle(self, model: nn.Module) -> None:
+        """Called after passes without a backward one: the model's parameters are again those that train."""
+
     # A step
 
     def begin(self, step: int) -> None:
@@ -260,6 +263,10 @@ class Processes(World):
                 model, init_sync=False, gradient_as_bucket_view=True, find_unused_parameters=pausing
             )
         return self._wrapped
+
+    def settle(self, model: nn.Module) -> None:
+        if self.strategy == "fsdp":
+            model.reshard()  # type: ignore[operator] # the outermost module keeps gathered copies until a backward pass
 
     # A step
 

@@ -260,6 +260,7 @@ class Trainer:
         with self._autocast():
             # Not the compiled model: validation has batches of other shapes and would be compiled all over again.
             values = self.objective.validate(self.model, whole=whole)
+        self.world.settle(self.model)
         self.reporter.validation_seconds.append(time.perf_counter() - start)
         self._require_number("the validation loss", values["loss"])
         return values
