@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
+from transformers.training_args import ParallelMode
 
 import oelm
 from architectures import ARCHITECTURES
@@ -179,6 +180,20 @@ def test_an_optimizer_that_lacks_what_should_train_is_refused(tmp_path, name, me
     )
     with pytest.raises(oelm.OelmError, match=r"does not hold .* which would never train; let the Trainer make"):
         work.train()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_with_several_processes_ddp_must_allow_weights_without_a_gradient(tmp_path, monkeypatch, checkpointing):
+    monkeypatch.setattr(hf.TrainingArguments, "parallel_mode", ParallelMode.DISTRIBUTED)
+    args = hf.TrainingArguments(str(tmp_path), gradient_checkpointing=checkpointing, report_to=[])
+    thaws, stays = oelm.FreezeCallback("oelm_freeze+thaw=top-down:0.5"), oelm.FreezeCallback("oelm_freeze")
+    stays.on_init_end(args, None, None, model=ARCHITECTURES["bert"].model())
+    if checkpointing:
+        with pytest.raises(oelm.OelmError, match="set ddp_find_unused_parameters=True"):
+            thaws.on_init_end(args, None, None, model=ARCHITECTURES["bert"].model())
+        args.ddp_find_unused_parameters = True
+    thaws.on_init_end(args, None, None, model=ARCHITECTURES["bert"].model())
+    assert thaws.report is not None
 
 
 def test_an_unknown_method_is_refused_at_once():

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerState
+from transformers.training_args import ParallelMode
 
 from oelm.errors import OelmError
 from oelm.files import write_json
@@ -55,6 +56,8 @@ class FreezeCallback(TrainerCallback):
         self._current = 0
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if self.method.moves:
+            _require_unused_allowed(args, model)
         seed = args.seed if self.seed is None else self.seed
         self._model = model
         before = {id(parameter) for parameter in model.parameters()}
@@ -187,6 +190,19 @@ class FreezeCallback(TrainerCallback):
     def _audit(self, model: nn.Module) -> None:
         assert self.report is not None
         audit(_unwrapped(model), self.report)
+
+
+def _require_unused_allowed(args: Any, model: Any) -> None:
+    """DDP must bear that what it is to train has no gradient yet; with gradient checkpointing it is told not to."""
+    allowed = args.ddp_find_unused_parameters
+    if allowed is None:
+        allowed = not (args.gradient_checkpointing or getattr(model, "is_gradient_checkpointing", False))
+    copies = args.parallel_mode == ParallelMode.DISTRIBUTED and not (args.fsdp or args.deepspeed)
+    if copies and not allowed:
+        raise OelmError(
+            "the method trains some weights only at some steps, which DDP refuses here; "
+            "set ddp_find_unused_parameters=True in the TrainingArguments, or use one process"
+        )
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
