@@ -84,7 +84,7 @@ def test_a_ratio_that_cannot_be_met_names_what_can():
      ("identity_qk+thaw=top-down:0.5", "thaws, but freezes nothing"),
      ("oelm_freeze+lr=0.1", "sets lr of weights that never train; leave lr out"),
      ("identity_qk+lr=0.1", "sets lr of weights that never train"),
-     ({"name": "mine", "query": {"projection": "identity", "every": 4}}, "sets every of weights that never train")],
+     ({"name": "mine", "query": {"projection": "identity", "every": 4}}, "no weights, so it never trains")],
 )  # fmt: skip
 def test_methods_that_would_silently_do_nothing_are_refused(method, message):
     with pytest.raises(OelmError, match=message):
@@ -124,7 +124,7 @@ def test_ffn_matrices_freeze_in_every_architecture(name):
 )  # fmt: skip
 def test_layers_thaw_in_order_at_given_steps_or_fractions(thaw, steps):
     report = freeze(small_gpt(), f"oelm_freeze+thaw={thaw}")
-    assert Schedule.of(report, 100).thaw_steps == steps
+    assert Schedule.of(report, 100).thaw_steps == {("blocks", layer): step for layer, step in steps.items()}
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,26 @@ def test_what_thaws_needs_room_for_its_moments():
     report = freeze(small_gpt(), "oelm_freeze+thaw=top-down:0.5")
     assert report.most_trainable_parameters == report.total_parameters > report.trainable_parameters
     assert freeze(small_gpt(), "oelm_freeze").most_trainable_parameters < report.total_parameters
+
+
+def test_biases_thaw_too():
+    report = freeze(ARCHITECTURES["bert"].model(), "pretrained_frozen+thaw=top-down:0.5")
+    assert report.most_trainable_parameters == report.total_parameters
+
+
+def test_an_encoder_and_a_decoder_thaw_side_by_side_each_from_its_own_top():
+    model = hf.BartModel(
+        hf.BartConfig(
+            vocab_size=20, d_model=16, encoder_layers=4, decoder_layers=2, encoder_attention_heads=2,
+            decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        )
+    )  # fmt: skip
+    report = freeze(model, "oelm_freeze+thaw=top-down:0.2:0.8", pretrained=False)
+    schedule = Schedule.of(report, 100)
+    assert schedule.thaw_steps == {
+        ("encoder.layers", 3): 21, ("encoder.layers", 2): 41, ("encoder.layers", 1): 61, ("encoder.layers", 0): 81,
+        ("decoder.layers", 1): 21, ("decoder.layers", 0): 81,
+    }  # fmt: skip
 
 
 def test_pieces_stay_where_a_ratio_freezes_nothing():

@@ -54,8 +54,9 @@ class FreezeReport:
     @property
     def most_trainable_parameters(self) -> int:
         """When everything that thaws has thawed."""
-        thaws = (site for site in self.sites if site.thaws and site.projection == "dense")
-        return self.total_parameters - self.frozen_parameters + sum(math.prod(s.shape) for s in thaws if s.frozen)
+        thawing = [site for site in self.sites if site.thaws and site.frozen]
+        biases = (s.shape[0] for s in thawing for name in s.hashes if name.endswith("bias"))
+        return self.trainable_parameters + sum(math.prod(s.shape) for s in thawing) + sum(biases)
 
     @property
     def frozen_names(self) -> list[str]:

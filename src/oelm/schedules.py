@@ -19,12 +19,15 @@ USUAL_STEPS = 100_000
 USUAL_WARMUP = 100
 """Steps of a thawed weight's warm-up, or a tenth of a shorter run."""
 
+Place = tuple[str, int]
+"""A layer: the stack it is in and its number there. An encoder and a decoder each have a top and a bottom."""
+
 
 @dataclass(frozen=True)
 class Schedule:
     """Steps count from 1. Layers without an entry in `thaw_steps` stay as they are."""
 
-    thaw_steps: dict[int, int]
+    thaw_steps: dict[Place, int]
     refreeze_step: int | None
     moves: bool
     """Whether anything changes during the run at all."""
@@ -33,8 +36,14 @@ class Schedule:
 
     @classmethod
     def of(cls, report: FreezeReport, max_steps: int) -> "Schedule":
-        layers = sorted({site.layer for site in report.sites if site.thaws})
-        thaw_steps, refreeze = _thaw_steps(report.method, layers, max_steps)
+        stacks: dict[str, set[int]] = {}
+        for stack, layer in (_place(site) for site in report.sites if site.thaws):
+            stacks.setdefault(stack, set()).add(layer)
+        thaw_steps: dict[Place, int] = {}
+        refreeze = None
+        for stack, layers in stacks.items():
+            steps, refreeze = _thaw_steps(report.method, sorted(layers), max_steps)
+            thaw_steps |= {(stack, layer): step for layer, step in steps.items()}
         moves = bool(thaw_steps) or any(site.every > 1 for site in report.sites)
         return cls(thaw_steps, refreeze, moves, _warmup(report.method, thaw_steps, refreeze, max_steps))
 
@@ -50,7 +59,7 @@ class Schedule:
             return False
         if site.thaws:
             end = self.refreeze_step
-            return self.thaw_steps[site.layer] <= step and (end is None or step < end)
+            return self.thaw_steps[_place(site)] <= step and (end is None or step < end)
         return not site.frozen and (step - 1) % site.every == 0
 
     def share(self, site: SiteReport, max_steps: int) -> float:
@@ -58,7 +67,11 @@ class Schedule:
         if not site.thaws:
             return -(-max_steps // site.every) / max_steps if self.trains(site, 1) else 0.0
         end = max_steps + 1 if self.refreeze_step is None else self.refreeze_step
-        return (end - self.thaw_steps[site.layer]) / max_steps
+        return (end - self.thaw_steps[_place(site)]) / max_steps
+
+
+def _place(site: SiteReport) -> Place:
+    return place(site.path)[0], site.layer
 
 
 def advance(model: nn.Module, report: FreezeReport, schedule: Schedule, step: int) -> FreezeReport:
@@ -109,7 +122,7 @@ class Rates:
                 if factor != 1.0:
                     factors[name] = factor
                 if site.thaws:
-                    thawed[name] = schedule.thaw_steps[site.layer]
+                    thawed[name] = schedule.thaw_steps[_place(site)]
                 if site.every > 1:
                     pausing.add(name)
         return cls(factors, thawed, schedule.warmup, frozenset(pausing))
@@ -159,7 +172,7 @@ LEGEND = "█ trains   ▒ trains every few steps   · frozen   ○ no weights"
 
 def _thaw_steps(method: Method, layers: list[int], max_steps: int) -> tuple[dict[int, int], int | None]:
     thaw = method.thaw
-    if thaw is None or not layers:
+    if thaw is None:
         return {}, None
     for time in thaw.at:
         if (at := _step(time, max_steps)) > max_steps:
@@ -194,7 +207,7 @@ def _thaw_steps(method: Method, layers: list[int], max_steps: int) -> tuple[dict
     return {layer: round(step) for layer, step in zip(order, steps, strict=True)}, refreeze
 
 
-def _warmup(method: Method, thaw_steps: dict[int, int], refreeze: int | None, max_steps: int) -> int:
+def _warmup(method: Method, thaw_steps: dict[Place, int], refreeze: int | None, max_steps: int) -> int:
     if method.thaw is None or not thaw_steps:
         return 0
     if method.thaw.warmup is None:
