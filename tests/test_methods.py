@@ -72,6 +72,12 @@ def test_a_method_can_be_given_as_a_mapping():
         ("baseline+lr=nan", "lr is nan; it is a factor of the learning rate"),
         ("baseline+lr=inf", "lr is inf"),
         ("oelm_ffn+orthogonal_ffn", "says how FFN matrices that train begin, but they are frozen"),
+        ("oelm_freeze+orthogonal_ffn+ffn", "ffn of method 'oelm_freeze' freezes FFN matrices, which it has said train"),
+        ("oelm_freeze+orthogonal_ffn+ratio=0.2", "ratio=0.2 of method 'oelm_freeze' freezes FFN matrices"),
+        (
+            {"name": "mine", "query": {"projection": "permutation"}},
+            "projection permutation has no weights, so it never trains; say frozen: true",
+        ),
         ("oelm_freeze+orthogonal", "orthogonal of method 'oelm_freeze' says how .* that train begin, but none of them"),
         ({"name": "oelm_freeze"}, r"'oelm_freeze' is a named one, but its fields here say something else"),
         ({"name": "oelm_v2", "layer_lr": 0.9}, "give yours another name"),

@@ -91,6 +91,12 @@ def _start_ffn_orthonormal(method: Method, value: str) -> Method:
     return replace(method, ffn=replace(ORTHONORMAL_FFN, frozen=False))
 
 
+def _freeze_ffn(method: Method, why: str) -> Method:
+    if method.ffn != Part() and not method.ffn.frozen:
+        raise OelmError(f"{why} of method {method.name!r} freezes FFN matrices, which it has said train; leave one out")
+    return replace(method, ffn=ORTHONORMAL_FFN)
+
+
 def _thaw(method: Method, value: str) -> Method:
     order, *times = value.split(":")
     return replace(method, thaw=Thaw(order, tuple(_number("thaw", t) for t in times) or (0.5,)))
@@ -147,10 +153,10 @@ MODIFIERS: dict[str, tuple[str, Change, str]] = {
     "orthogonal": ("", _start_orthonormal, "those that train start with orthonormal heads"),
     "orthogonal_ffn": ("", _start_ffn_orthonormal, "FFN matrices train, from an orthonormal start"),
     "layers": ("last2", lambda m, v: replace(m, layers=v), "only in some layers"),
-    "ffn": ("", lambda m, v: replace(m, ffn=ORTHONORMAL_FFN), "FFN matrices orthonormal and frozen"),
+    "ffn": ("", lambda m, v: _freeze_ffn(m, "ffn"), "FFN matrices orthonormal and frozen"),
     "ratio": (
         "0.25",
-        lambda m, v: replace(m, ratio=_number("ratio", v), ffn=ORTHONORMAL_FFN),
+        lambda m, v: replace(_freeze_ffn(m, f"ratio={v}"), ratio=_number("ratio", v)),
         "frozen up to a share of all parameters",
     ),
     "thaw": ("top-down:0.25:0.75", _thaw, "frozen layers begin to train during the run"),

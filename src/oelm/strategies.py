@@ -66,6 +66,10 @@ class Part:
             raise OelmError(
                 f"every is {self.every}, but this part is frozen; it never trains, so leave one of them out"
             )
+        if self.projection != "dense" and not self.frozen:
+            raise OelmError(
+                f"projection {self.projection} has no weights, so it never trains; say frozen: true with it"
+            )
 
     @property
     def freezes_weights(self) -> bool:
@@ -133,7 +137,7 @@ class Method:
     """Freeze this share of all parameters: queries and keys first, then FFN matrices, as near as whole matrices go."""
     thaw: Thaw | None = None
     layer_lr: float = 1.0
-    """Learning rate of a layer as a multiple of that of the layer above it."""
+    """Learning rate of a layer as a multiple of that of the layer above it; in the whole model, whatever `layers`."""
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
