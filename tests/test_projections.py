@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import oelm
-from architectures import ARCHITECTURES
+from architectures import ARCHITECTURES, inputs
 from oelm.errors import OelmError
 from oelm.freeze_report import FreezeReport
 from oelm.freezing import audit, freeze, hold
@@ -171,13 +171,49 @@ def test_a_stock_model_with_a_token_shift_refuses_a_cache():
         model.generate(ids, max_new_tokens=3, do_sample=False, use_cache=True)
 
 
-def test_a_stock_model_with_pieces_is_restored_from_its_folder(tmp_path):
-    model = ARCHITECTURES["gpt2"].model().eval()
-    freeze(model, "identity_q+qrank=2")
+def test_our_gpt_with_a_token_shift_refuses_a_filled_cache_also_when_it_comes_from_disk(tmp_path):
+    from transformers import AutoModelForCausalLM, DynamicCache
+
+    model = small_gpt()
+    freeze(model, "oelm_freeze+shift")
     model.save_pretrained(tmp_path)
-    loaded = oelm.restore(type(model)(type(model.config).from_pretrained(tmp_path)), tmp_path).eval()
-    ids = torch.randint(10, 60, (2, 5))
-    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    auto, cache, ids = AutoModelForCausalLM.from_pretrained(tmp_path).eval(), DynamicCache(), torch.tensor([[3, 1, 4]])
+    auto(ids, past_key_values=cache)
+    with pytest.raises(OelmError, match="has a token shift"):
+        auto(ids[:, -1:], past_key_values=cache)
+
+
+def test_a_hugging_face_model_within_another_module_is_marked_for_what_it_holds(tmp_path):
+    class Wrapper(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lm = ARCHITECTURES["llama"].model().eval()
+            self.config = self.lm.config  # as many wrappers do
+
+    wrapper = Wrapper()
+    freeze(wrapper, "oelm_freeze+shift")
+    ids, settings = torch.randint(10, 60, (1, 5)), {"max_new_tokens": 3, "do_sample": False}
+    assert not wrapper.lm.config.use_cache
+    with pytest.raises(OelmError, match="has a token shift"):
+        wrapper.lm.generate(ids, use_cache=True, **settings)
+    wrapper.lm.save_pretrained(tmp_path)
+    loaded = oelm.restore(ARCHITECTURES["llama"].model(seed=1), tmp_path).eval()
+    assert torch.equal(loaded(ids).logits, wrapper.lm(ids).logits)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_stock_model_with_pieces_is_restored_from_its_folder(tmp_path, name):
+    model = ARCHITECTURES[name].model()
+    report = freeze(model, "oelm_freeze+rank=2", pretrained=False)
+    stir(model)
+    model.save_pretrained(tmp_path)
+    loaded = oelm.restore(ARCHITECTURES[name].model(seed=1), tmp_path)
+    assert torch.equal(loaded(**inputs(name)).logits, model(**inputs(name)).logits)
+    oelm.hold(loaded, report)
+    assert {n for n, p in loaded.named_parameters() if not p.requires_grad} == set(report.frozen_names)
+
+
+def test_a_folder_of_a_stock_model_is_not_restored(tmp_path):
     ARCHITECTURES["gpt2"].model().save_pretrained(tmp_path / "stock")
     with pytest.raises(OelmError, match="names no replaced projections"):
         oelm.restore(ARCHITECTURES["gpt2"].model(), tmp_path / "stock")
@@ -243,6 +279,15 @@ def test_merged_matrices_have_the_models_own_dtype_and_device(method):
         elsewhere = small_gpt()
     freeze(elsewhere, method)
     assert all(p.is_meta for p in merge(elsewhere).parameters())
+
+
+def test_what_was_frozen_does_not_train_once_it_is_merged():
+    model = small_gpt()
+    report = freeze(model, "identity_q+rank=2")
+    merge(model)
+    assert {n for n, p in model.named_parameters() if not p.requires_grad} == {
+        f"{site.path}.weight" for site in report.sites if site.role == "query"
+    }
 
 
 def test_reading_off_a_matrix_draws_no_random_number():

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from oelm.freezing import FrozenChanged as FrozenChanged
     from oelm.freezing import audit as audit
     from oelm.freezing import freeze as freeze
+    from oelm.freezing import hold as hold
     from oelm.freezing import restore as restore
     from oelm.methods import methods as methods
     from oelm.models.gpt import GPT as GPT
@@ -51,6 +52,7 @@ _HOMES = {
     "attention_sites": "oelm.sites",
     "audit": "oelm.freezing",
     "freeze": "oelm.freezing",
+    "hold": "oelm.freezing",
     "merge": "oelm.projections",
     "methods": "oelm.methods",
     "orthonormality_error": "oelm.orthogonal",

@@ -62,7 +62,10 @@ def freeze(
 
 
 def hold(model: nn.Module, report: FreezeReport) -> None:
-    """Freeze again, without initialising, a model whose weights were just loaded; they must be the reported ones."""
+    """Freeze again, without initialising, a model whose weights were just loaded; they must be the reported ones.
+
+    Files of weights do not say what is frozen: after `restore` or `from_pretrained` everything trains.
+    """
     attention_sites(model)  # splits what is fused, as freeze() did
     parameters = dict(model.named_parameters())
     for name in report.frozen_names:
@@ -74,11 +77,14 @@ def hold(model: nn.Module, report: FreezeReport) -> None:
 def restore(model: nn.Module, folder: str | Path) -> nn.Module:
     """Give a stock model the projections and all weights of a folder that `save_pretrained` wrote with replaced ones.
 
-    `from_pretrained` cannot: it knows neither fixed projections nor learned pieces, and leaves them out.
+    `from_pretrained` cannot: it knows neither fixed projections nor learned pieces, and leaves them out. To train on,
+    give the model and the report of its freezing to `hold`.
     """
     described = described_in(folder)
     if not described:
-        raise OelmError(f"{folder} names no replaced projections in its config.json; from_pretrained loads it")
+        raise OelmError(
+            f"{folder} names no replaced projections in its config.json; if it has none, from_pretrained loads it"
+        )
     attention_sites(model)  # splits what is fused, so that the parts can be replaced
     load_projections(model, described, folder)
     return model
@@ -153,7 +159,10 @@ def _sites(model: nn.Module, chosen: Method) -> list[Site]:
     for site in sites:
         module = site.module(model)
         if isinstance(module, Projection | FixedProjection):
-            raise OelmError(f"{site.path} was replaced by an earlier oelm.freeze; start from a fresh model")
+            raise OelmError(
+                f"{site.path} was replaced by an earlier oelm.freeze; start from a fresh model, "
+                "or freeze this one again as it is with oelm.hold"
+            )
         _require_matrix(module, site)
     return sites
 

@@ -50,7 +50,7 @@ class FixedProjection(nn.Module):
         super().__init__()
         if kind not in FIXED:
             raise unknown("fixed projection", kind, FIXED)
-        Part(projection=kind).require_shape(rows, width, num_heads)
+        Part(projection=kind, frozen=True).require_shape(rows, width, num_heads)
         self.kind, self.num_heads, self.unit, self.bias = kind, num_heads, unit, bias
         self.in_features = self.out_features = width
         # Drawn on the CPU, whatever the default device: the same seed gives the same map everywhere.
@@ -210,21 +210,37 @@ def stand_in(
 
 def note(model: nn.Module) -> None:
     """A Hugging Face model's own config must say what stands in it, or its files could not be loaded again."""
-    config, described = getattr(model, "config", None), describe(model)
-    if not described or not hasattr(config, "to_diff_dict"):
+    for owner in _hugging_face(model):
+        described = describe(owner)
+        if not described:
+            continue
+        owner.config = config = copy.deepcopy(owner.config)  # others may be built from the same one
+        setattr(config, CONFIG_KEY, described)
+        if has_shift(owner):
+            for holder in (config, getattr(owner, "generation_config", None)):
+                if holder is not None:
+                    holder.use_cache = False
+            owner.register_forward_pre_hook(_refuse_cache, with_kwargs=True)
+
+
+def _hugging_face(module: nn.Module) -> Iterator[Any]:
+    """The model itself, or those within it, whose config is written beside their weights."""
+    if hasattr(module, "save_pretrained") and hasattr(getattr(module, "config", None), "to_diff_dict"):
+        yield module
         return
-    model.config = config = copy.deepcopy(config)  # type: ignore[assignment] # others may be built from the same one
-    setattr(config, CONFIG_KEY, described)
-    if has_shift(model):
-        for holder in (config, getattr(model, "generation_config", None)):
-            if holder is not None:
-                holder.use_cache = False
-        model.register_forward_pre_hook(_refuse_cache, with_kwargs=True)
+    for child in module.children():
+        yield from _hugging_face(child)
 
 
 def _refuse_cache(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
     cache = kwargs.get("past_key_values")
     if cache is not None and cache.get_seq_length():
+        require_no_shift(model)
+
+
+def require_no_shift(model: nn.Module) -> None:
+    """Refuse to go on from a cache that lacks what a token shift needs."""
+    if has_shift(model):
         raise OelmError(
             f"{type(model).__name__} has a token shift, which needs the previous token's input, not a cache of keys; "
             "generate with use_cache=False"
@@ -242,8 +258,11 @@ def load_projections(model: nn.Module, described: dict[str, dict[str, Any]], fol
 
     rebuild(model, described)
     note(model)
+    renamed = _saved_names(model)
     tensors = {
-        name: t for file in sorted(Path(folder).glob("model*.safetensors")) for name, t in load_file(file).items()
+        renamed.get(name, name): tensor
+        for file in sorted(Path(folder).glob("model*.safetensors"))
+        for name, tensor in load_file(file).items()
     }
     missing, unexpected = model.load_state_dict(tensors, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
@@ -252,6 +271,16 @@ def load_projections(model: nn.Module, described: dict[str, dict[str, Any]], fol
         raise OelmError(
             f"the weights in {folder} do not fit its config ({', '.join(names[:3])}); give a complete folder"
         )
+
+
+def _saved_names(model: nn.Module) -> dict[str, str]:
+    """A model's own tensor names by those that `save_pretrained` writes: of some models transformers keeps old ones."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    own = model.state_dict(keep_vars=True)
+    names = {id(tensor): name for name, tensor in own.items()}
+    saved = revert_weight_conversion(model, own)  # type: ignore[arg-type]
+    return {name: names[id(tensor)] for name, tensor in saved.items() if name not in own and id(tensor) in names}
 
 
 def described_in(folder: str | Path) -> dict[str, dict[str, Any]]:
@@ -263,7 +292,8 @@ def described_in(folder: str | Path) -> dict[str, dict[str, Any]]:
 def merge(model: nn.Module) -> nn.Module:
     """Turn every projection of ours into one dense matrix, in place: the same function in the stock layout.
 
-    Then the model can be saved and loaded as any other of its kind. Token shift is no matrix, so it cannot be merged.
+    Then the model can be saved and loaded as any other of its kind. What was frozen does not train as a matrix, either.
+    Token shift is no matrix, so it cannot be merged.
     """
     found = list(replaced(model))
     for path, module in found:
@@ -272,9 +302,10 @@ def merge(model: nn.Module) -> nn.Module:
     for path, module in found:
         beside = model.get_submodule(path.rpartition(".")[0])  # the values, at least, still have a matrix
         model.set_submodule(path, dense(module).to(next(beside.parameters())))
-    if hasattr(getattr(model, "config", None), CONFIG_KEY):
-        model.config = copy.deepcopy(model.config)  # others may be built from the same one
-        delattr(model.config, CONFIG_KEY)
+    for owner in _hugging_face(model):
+        if hasattr(owner.config, CONFIG_KEY):
+            owner.config = copy.deepcopy(owner.config)  # others may be built from the same one
+            delattr(owner.config, CONFIG_KEY)
     return model
 
 
@@ -298,4 +329,5 @@ def dense(module: Any) -> nn.Linear:
     linear.weight = nn.Parameter(columns.T.to(device, dtype).contiguous())
     if bias:
         linear.bias = nn.Parameter(at_zero[0].to(device, dtype))
-    return linear.train(module.training)
+    trains = not isinstance(base, FixedProjection) and bool(base.weight.requires_grad)
+    return linear.requires_grad_(trains).train(module.training)

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from oelm.errors import OelmError, unknown
 from oelm.files import write_tensors
 from oelm.models.kernels import Dropout, blocked_attention_pays, causal_attention, vocabulary_loss
-from oelm.projections import CONFIG_KEY, describe, rebuild
+from oelm.projections import CONFIG_KEY, describe, rebuild, require_no_shift
 
 Named = TypeVar("Named")
 MODEL_TYPE = "oelm_gpt"
@@ -160,6 +160,8 @@ class GPT(nn.Module):
         length = input_ids.shape[1]
         seen = length if attention_mask is None else attention_mask.shape[1]
         self._require_room(input_ids, max(seen, length))
+        if cache is not None and seen > length:
+            require_no_shift(self)
         if position_ids is None:
             position_ids = torch.arange(seen - length, seen, device=input_ids.device)[None]
 
