@@ -87,7 +87,8 @@ def test_wikitext_lines_become_articles_and_nothing_is_lost(tmp_path: Path) -> N
     table = " Note : Pos \n = Position ; GP = \n Games played \n"  # looks like a heading, stands inside a table
     raw = f" \n = First = \n \n a \n{table} \n = = Part = = \n \n b \n \n = Second = \n \n c \n"
     (tmp_path / "train.txt").write_text(raw)
-    found = list(documents(find_source([tmp_path / "train.txt"], validation=tmp_path / "train.txt"), "train"))
+    (tmp_path / "other.txt").write_text(raw)
+    found = list(documents(find_source([tmp_path / "train.txt"], validation=tmp_path / "other.txt"), "train"))
     assert "".join(found) == raw
     assert [text.strip()[:10] for text in found] == ["= First = ", "= Second ="]
 
@@ -96,7 +97,7 @@ def test_plain_text_of_any_length_is_streamed_in_pieces_cut_at_blank_lines(tmp_p
     paragraph = "All happy families are alike.\n" * 50 + "\n"
     (tmp_path / "book.txt").write_text(paragraph * 200)
     (tmp_path / "line.txt").write_text("ö" * 3_000_000)
-    found = list(documents(find_source([tmp_path / "book.txt"], validation=tmp_path / "book.txt"), "train"))
+    found = list(documents(find_source([tmp_path / "book.txt"], validation=tmp_path / "line.txt"), "train"))
     assert len(found) > 3
     assert all(text.endswith("alike.") and len(text) < 70_000 for text in found)
     assert "".join(found).replace("\n", "") == (paragraph * 200).replace("\n", "")
@@ -133,8 +134,49 @@ def test_another_field_can_be_chosen(tmp_path: Path) -> None:
 )
 def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, name: str, raw: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(raw)
+    (tmp_path / "other.txt").write_text("good")
     with pytest.raises(OelmError, match=message):
-        list(documents(find_source([tmp_path / name], validation=tmp_path / name), "train"))
+        list(documents(find_source([tmp_path / name], validation=tmp_path / "other.txt"), "train"))
+
+
+def test_held_out_text_is_never_trained_on(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt", "held.txt"):
+        (tmp_path / name).write_text(name)
+    folder = find_source([tmp_path], validation=tmp_path / "held.txt")
+    assert [list(documents(folder, split)) for split in ("train", "validation")] == [["a.txt", "b.txt"], ["held.txt"]]
+    for both in ([tmp_path / "a.txt"], [tmp_path / "b.txt", tmp_path / "sub" / ".." / "a.txt"]):
+        (tmp_path / "sub").mkdir(exist_ok=True)
+        with pytest.raises(OelmError, match=r"a\.txt' is given for training and for validation"):
+            find_source(both, validation=tmp_path / "a.txt")
+    with pytest.raises(OelmError, match=r"a\.txt' is given twice"):
+        find_source([tmp_path, tmp_path / "a.txt"])
+    for name in ("train.txt", "val.txt"):
+        (tmp_path / "sub" / name).write_text(name)
+    named = find_source([tmp_path / "sub" / "train.txt"], validation=tmp_path / "sub")
+    assert list(documents(named, "validation")) == ["val.txt"]
+
+
+def test_a_local_copy_of_rows_that_are_lines_becomes_articles_again(tmp_path: Path) -> None:
+    rows = ["", " = A = \n", "", " text \n", "", " = B = \n", "", " more \n"]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    found = find_source([tmp_path], name="wikitext2")
+    assert list(documents(found, "train")) == [" \n = A = \n \n text \n \n", " = B = \n \n more \n"]
+    assert found.settings()["rows_are_lines"] is True
+    assert "rows_are_lines" not in find_source([tmp_path]).settings()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"megabytes": 5.0}, r"an amount of text can be asked for where it is made"),
+        ({"revision": "abc"}, r"revision 'abc' is one of the hub"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(tmp_path: Path, options: dict, message: str) -> None:
+    (tmp_path / "text.txt").write_text("text")
+    with pytest.raises(OelmError, match=message):
+        find_source([tmp_path / "text.txt"], **options)
 
 
 def test_what_cannot_be_found_is_told_with_the_way_out(tmp_path: Path) -> None:
@@ -212,7 +254,7 @@ def test_hub_datasets_are_pinned_to_a_commit(name: str, hub: list[dict]) -> None
     pinned = str(CORPORA[name].revision)
     assert re.fullmatch("[0-9a-f]{40}", pinned)
     next(documents(find_source([name]), "train"))
-    assert hub[0]["revision"] == f"commit-of-{pinned}"
+    assert hub[0]["revision"] == pinned  # and nobody was asked, so that a cached copy works offline
 
 
 @pytest.mark.parametrize("name", [name for name, corpus in CORPORA.items() if corpus.hub])

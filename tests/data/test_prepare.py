@@ -275,6 +275,14 @@ def test_folders_that_are_not_ours_are_never_touched(source: Source, tokenizer: 
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+def test_a_folder_with_anything_else_in_it_is_never_replaced(source: Source, tokenizer: Path, tmp_path: Path) -> None:
+    for name in ("manifest.json", "thesis.tex"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(OelmError, match=r"is not prepared data \(it holds thesis\.tex\); choose another --out"):
+        prepare(source, tmp_path, tokenizer, force=True)
+    assert (tmp_path / "thesis.tex").exists()
+
+
 def test_an_empty_validation_split_is_refused(tokenizer: Path, tmp_path: Path) -> None:
     path = text_file(tmp_path / "one.jsonl", ["only one document"])
     with pytest.raises(OelmError, match="falls in its validation split; give --validation PATH or a larger"):
@@ -307,11 +315,7 @@ def test_real_stories_round_trip_through_gpt2(tmp_path: Path, monkeypatch: pytes
     shared = Path(os.environ.get("OELM_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
     if not shared.is_dir():
         pytest.skip("the real datasets are not beside this repository (set OELM_SHARED_DATA)")
-    stories = find_source(
-        [shared / "tinystories" / "validation.txt"],
-        name="tinystories",
-        validation=shared / "tinystories" / "validation.txt",
-    )
+    stories = find_source([shared / "tinystories" / "validation.txt"], name="tinystories")
     data = prepare(stories, tokenizer_spec=shared / "gpt2-bpe", data_dir=tmp_path)
     assert data.path.name == "tinystories-gpt2"
     assert (data.vocab_size, data.end_of_text_id, data.train[-1]) == (50257, 50256, 50256)

@@ -11,7 +11,7 @@ import torch
 import oelm
 from oelm.data.labelled import TaskData, prepare_task
 from oelm.data.order import GROUPED, GroupedOrder
-from oelm.data.tasks import TASKS, TaskSource, find_task, read_columns
+from oelm.data.tasks import TaskSource, find_task, read_columns
 from oelm.data.tokenization import load_tokenizer
 
 ROWS = [("a fine film", 1), ("a dull film", 0), ('he said "no', 0), ("fine , really fine", 1)] * 3
@@ -242,7 +242,7 @@ class FakeHub:
         monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", self.info)
 
     def info(self, name, *, revision, timeout):
-        assert revision == next(task.revision for task in TASKS.values() if task.hub == name)
+        assert revision == "main", "a commit needs no asking"
         return SimpleNamespace(sha="c0ffee")
 
     def load(self, name, config, *, split, revision):
@@ -258,15 +258,34 @@ class FakeHub:
         ("mnli", {}, "mnli", "validation_matched"),
         ("mnli", {"validation": "validation_mismatched"}, "mnli", "validation_mismatched"),
         ("xnli", {"language": "zh", "validation": "test"}, "zh", "test"),
+        ("xnli", {"revision": "main"}, "en", "validation"),
     ],
 )
 def test_the_hub_is_asked_for_the_right_split_at_one_commit(task, options, config, split, tmp_path, monkeypatch):
     hub = FakeHub(monkeypatch)
     data = prepare_task(TaskSource(find_task(task), **options), "bpe:270", tmp_path / "task")
-    name = find_task(task).hub
-    assert set(hub.asked) == {(name, config, "train", "c0ffee"), (name, config, split, "c0ffee")}
+    name, commit = find_task(task).hub, "c0ffee" if "revision" in options else find_task(task).revision
+    assert set(hub.asked) == {(name, config, "train", commit), (name, config, split, commit)}
     assert data.validation.labels.tolist() == [0, 2]
-    assert data.manifest["source"]["revision"] == "c0ffee"
+    assert data.manifest["source"]["revision"] == commit
+
+
+def test_numbers_mean_the_tasks_own_classes_whatever_order_is_asked_for(tmp_path):
+    for split in ("train", "validation"):
+        rows = "entails\tx\t0\nneutral\tx\t1\ncontra\tx\t2\n"
+        (tmp_path / f"{split}.tsv").write_text(f"premise\thypothesis\tlabel\n{rows}")
+    asked = ("contradiction", "neutral", "entailment")
+    source = TaskSource(find_task("mnli", classes=asked), tmp_path)
+    named = {row.texts[0]: asked[row.label] for row in source.rows("train", source.classes())}
+    assert named == {"entails": "entailment", "neutral": "neutral", "contra": "contradiction"}
+
+
+def test_numbers_mean_nothing_where_classes_were_found_by_name(tmp_path):
+    (tmp_path / "train.tsv").write_text("text\tlabel\na\tup\nb\tdown\n")
+    (tmp_path / "validation.tsv").write_text("text\tlabel\na\t0\n")
+    source = TaskSource(find_task("mine", texts=["text"]), tmp_path)
+    with pytest.raises(oelm.OelmError, match="label '0' is not one of down, up"):
+        list(source.rows("validation", source.classes()))
 
 
 def test_an_unreachable_hub_says_what_to_do_instead(tmp_path):

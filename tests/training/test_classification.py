@@ -15,6 +15,7 @@ from architectures import ARCHITECTURES
 from oelm.analysis.results import load_runs
 from oelm.data.labelled import TaskData, prepare_task
 from oelm.data.tasks import TaskSource, find_task
+from oelm.evaluation.generation import generate
 from oelm.models import classifiers
 from oelm.runs import RunFolder
 from oelm.training.checkpoints import newest_valid
@@ -114,6 +115,8 @@ def test_a_checkpoint_is_a_stock_model_that_gives_the_same_accuracy(model, confi
             ids = torch.tensor(task.validation.row(number).astype(np.int64))[None]
             right += int(loaded(ids).logits.argmax()) == task.validation.labels[number]
     assert right / 60 == result["final"]["accuracy"]  # one by one: padding must not have mattered
+    with pytest.raises(oelm.OelmError, match=r"is a classifier .* it writes no text"):
+        generate(tmp_path / "run")
 
 
 def fingerprint(run: Path) -> dict:

@@ -68,8 +68,12 @@ def prepare(
             help="Commit, branch or tag of the hub dataset; its commit is recorded either way.", show_default=False
         ),
     ] = None,
-    megabytes: Annotated[float, typer.Option(help="Amount of training text to make (fables).")] = 2.0,
-    validation_megabytes: Annotated[float, typer.Option(help="Amount of validation text to make (fables).")] = 0.15,
+    megabytes: Annotated[
+        float | None, typer.Option(help="Amount of training text to make (fables; by default 2).")
+    ] = None,
+    validation_megabytes: Annotated[
+        float | None, typer.Option(help="Amount of validation text to make (fables; by default 0.15).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fables, or of which documents are held out.")] = 0,
     workers: Annotated[
         int | None, typer.Option(help="Encoding threads. Default: one per core.", min=1, show_default=False)

@@ -146,7 +146,7 @@ def train(
     run_config = RunConfig.parse(values)
     if dataset or task:
         check_size(run_config)  # a misspelt setting is refused before data is prepared
-        run_config.data.path = _data_path(dataset, task, data_path, encoder)
+        run_config.data.path = _data_path(dataset, task, data_path, run_config.model.encoder)
     names = [Path(run_config.data.path).name, _model_name(run_config), run_config.method_name, str(run_config.seed)]
     folder = out or Path("runs") / folder_name("-".join(names))
     _run(run_config, folder, as_json, quiet, max_restarts=max_restarts, port=port)

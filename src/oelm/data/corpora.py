@@ -18,6 +18,8 @@ from oelm.data.sources import SPLITS, Source
 from oelm.errors import OelmError, unknown
 
 LOCAL_VALIDATION_FRACTION = 0.05
+FABLES_MEGABYTES = (2.0, 0.15)
+"""Of training and of validation text, unless other amounts are asked for."""
 
 WIKITEXT_COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
 CORPORA = {
@@ -75,24 +77,31 @@ def find_source(
     validation: str | Path | None = None,
     validation_fraction: float | None = None,
     seed: int = 0,
-    megabytes: float = 2.0,
-    validation_megabytes: float = 0.15,
+    megabytes: float | None = None,
+    validation_megabytes: float | None = None,
 ) -> Source:
     """The source meant by a corpus name or by one or more paths."""
     if not what:
         raise OelmError(f"no corpus given; name one of {', '.join(CORPORA)} or a path")
     first = str(what[0])
+    embedded = len(what) == 1 and first in CORPORA and CORPORA[first].hub is None
+    if not embedded and (megabytes, validation_megabytes) != (None, None):
+        raise OelmError(f"an amount of text can be asked for where it is made (fables), not of {first!r}; leave it out")
     if len(what) == 1 and first in CORPORA:
         corpus = CORPORA[first]
         if validation is not None or validation_fraction is not None or field is not None:
             raise OelmError(f"{first!r} has its own validation split and field; such options are for local paths")
         if corpus.hub is None:
-            if min(megabytes, validation_megabytes) <= 0:
-                raise OelmError(
-                    f"{first} of {megabytes} + {validation_megabytes} MB is not possible; both must be above 0"
-                )
-            return FablesSource(name or first, int(megabytes * 1e6), int(validation_megabytes * 1e6), seed)
+            if revision is not None:
+                raise OelmError(f"{first} is made here and has no revision {revision!r}; leave --revision out")
+            train_size = FABLES_MEGABYTES[0] if megabytes is None else megabytes
+            size = FABLES_MEGABYTES[1] if validation_megabytes is None else validation_megabytes
+            if min(train_size, size) <= 0:
+                raise OelmError(f"{first} of {train_size} + {size} MB is not possible; both must be above 0")
+            return FablesSource(name or first, int(train_size * 1e6), int(size * 1e6), seed)
         return HubSource(name or first, corpus, revision or corpus.revision, seed)
+    if revision is not None:
+        raise OelmError(f"revision {revision!r} is one of the hub, but the text is in {first!r}; leave --revision out")
     paths = [Path(item) for item in what]
     for path in paths:
         if not path.exists():
@@ -110,7 +119,8 @@ def find_source(
         if not 0 < fraction <= 0.5:
             raise OelmError(f"validation fraction {fraction} is out of range; choose above 0 and at most 0.5")
     label = name or paths[0].resolve().name.split(".")[0] or "corpus"
-    return FilesSource(label, train, held_out, field or "text", fraction, seed)
+    lines = name in CORPORA and CORPORA[name].rows_are_lines
+    return FilesSource(label, train, held_out, field or "text", fraction, seed, lines)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """Datasets on the hub: what is known of one (`Corpus`), and its documents (`HubSource`)."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from oelm.data.sources import Source, carve
-from oelm.data.textfiles import articles
+from oelm.data.textfiles import joined_rows
 from oelm.errors import OelmError
 
 
@@ -22,6 +23,15 @@ class Corpus:
     field: str = "text"
     rows_are_lines: bool = False  # rows are lines of articles, to be joined again
     validation_fraction: float | None = None  # set where the hub has no validation split
+
+
+def commit_of(dataset: str, revision: str | None) -> str:
+    """The commit that a revision means; one that is a commit needs no asking, so that what is cached works offline."""
+    if revision and re.fullmatch("[0-9a-f]{40}", revision):
+        return revision
+    from huggingface_hub import HfApi
+
+    return str(HfApi().dataset_info(dataset, revision=revision, timeout=20).sha)
 
 
 @dataclass(frozen=True)
@@ -55,8 +65,7 @@ class HubSource(Source):
         column = self.corpus.field
         rows: Iterator[str] = (text for batch in dataset.iter(batch_size=1000) for text in batch[column])
         if self.corpus.rows_are_lines:
-            # The hub stores an empty string where the raw file has the line " \n".
-            rows = articles(row or " \n" for row in rows)
+            rows = joined_rows(rows)
         for text in rows if carved is None else carve(rows, split, carved, self.seed):
             if text:
                 yield text, None
@@ -78,13 +87,10 @@ class HubSource(Source):
 
     def _resolved(self) -> str:
         if not self._commit:
-            from huggingface_hub import HfApi
-
             try:
-                info = HfApi().dataset_info(str(self.corpus.hub), revision=self.revision, timeout=20)
+                self._commit.append(commit_of(str(self.corpus.hub), self.revision))
             except Exception as error:
                 raise self._unreachable(error) from error
-            self._commit.append(str(info.sha))
         return self._commit[0]
 
     def _unreachable(self, error: Exception) -> OelmError:

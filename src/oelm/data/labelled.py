@@ -28,7 +28,7 @@ from oelm.data.tokenization import (
 )
 from oelm.data.tokens import data_directory
 from oelm.errors import OelmError, unknown
-from oelm.files import appearing_folder, file_hash, write_json
+from oelm.files import appearing_folder, exclusive, file_hash, write_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -146,6 +146,21 @@ def prepare_task(
     }
     label = f"{source.task.name}-{tokenizer_label(tokenizer_spec, identity)}-{_digest(settings)[:8]}"
     folder = Path(out) if out else data_directory() / label
+    if found := _finished(folder, settings):
+        return found
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = folder.with_name(f".{folder.name}.lock")
+    with exclusive(lock, f"another process is preparing {folder}; run the command again when it has ended"):
+        try:
+            if not _finished(folder, settings):  # made while we came for the lock
+                _tokenise(source, folder, tokenizer_spec, tokenizer, settings)
+        finally:
+            lock.unlink(missing_ok=True)
+    return TaskData.open(folder)
+
+
+def _finished(folder: Path, settings: dict[str, Any]) -> TaskData | None:
+    """The task, if it is there; anything else that is there is refused."""
     if (folder / MANIFEST).is_file():
         found = TaskData.open(folder)
         if found.manifest["settings"] != settings:
@@ -153,10 +168,17 @@ def prepare_task(
         return found
     if folder.exists() and any(folder.iterdir()):
         raise OelmError(f"{folder} is not empty and holds no prepared task; choose another --out")
+    return None
+
+
+def _tokenise(
+    source: TaskSource, folder: Path, tokenizer_spec: str | Path, tokenizer: "Tokenizer", settings: dict[str, Any]
+) -> None:
+    identity, max_length, train_rows = (settings[key] for key in ("tokenizer", "max_length", "train_rows"))
     classes = source.classes()
     rows = {split: list(source.rows(split, classes)) for split in SPLITS}
     rows["train"] = _choose(rows["train"], train_rows)
-    encode = _Encoder(tokenizer, max_length, too_long)
+    encode = _Encoder(tokenizer, max_length, settings["too_long"])
     with appearing_folder(folder) as temporary:
         facts = {split: _write(temporary, split, rows[split], encode, len(classes)) for split in SPLITS}
         tokenizer.no_truncation()
@@ -172,7 +194,6 @@ def prepare_task(
             "settings": settings,
         }
         write_json(temporary / MANIFEST, manifest)
-    return TaskData.open(folder)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

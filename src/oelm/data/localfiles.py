@@ -24,6 +24,8 @@ class FilesSource(Source):
     field: str
     fraction: float | None
     seed: int
+    rows_are_lines: bool = False
+    """In files of rows, that these are lines of articles, to be joined again (see `Corpus`)."""
     _hashes: dict[Path, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def settings(self) -> dict[str, Any]:
@@ -31,6 +33,8 @@ class FilesSource(Source):
         settings: dict[str, Any] = {split: [self._sha256(path) for path in self._files(split)] for split in SPLITS}
         if any(text_format(path) != ".txt" for path in self.train + self.validation):
             settings["field"] = self.field
+            if self.rows_are_lines:
+                settings["rows_are_lines"] = True
         if self.fraction is not None:
             settings |= {"validation_fraction": self.fraction, "seed": self.seed}
         return settings
@@ -45,7 +49,7 @@ class FilesSource(Source):
 
     def texts(self, split: str) -> Iterator[tuple[str, float | None]]:
         paths = self._files(split) if self.fraction is None else self.train
-        stream = (text for path in paths for text in file_documents(path, self.field))
+        stream = (text for path in paths for text in file_documents(path, self.field, self.rows_are_lines))
         for text in stream if self.fraction is None else carve(stream, split, self.fraction, self.seed):
             yield text, None
 
@@ -74,16 +78,20 @@ def split_paths(paths: list[Path], validation: str | Path | None) -> tuple[tuple
     held_out: list[Path] = []
     for path in paths:
         if path.is_dir():
-            by_stem = {stem: _starting_with(path, stem) for stem in ("train", *_VALIDATION_STEMS)}
-            train += by_stem.pop("train") or (_text_files(path) if not any(by_stem.values()) else [])
-            held_out += next((files for files in by_stem.values() if files), [])
-        else:
-            train.append(path)
+            held_out += _held_out_in(path)
     if validation is not None:
         given = Path(validation)
         if not given.exists():
             raise OelmError(f"validation path {str(given)!r} does not exist; give a file or a folder")
-        held_out = _text_files(given) if given.is_dir() else [given]
+        held_out = (_held_out_in(given) or _text_files(given)) if given.is_dir() else [given]
+    kept = {path.resolve() for path in held_out}
+    for path in paths:
+        if path.is_dir():
+            named = _starting_with(path, "train") or ([] if _held_out_in(path) else _text_files(path))
+            train += [file for file in named if file.resolve() not in kept]
+        else:
+            train.append(path)
+    _require_apart(train, kept)
     for path in train + held_out:
         if text_format(path) not in SUFFIXES:
             raise OelmError(
@@ -95,6 +103,22 @@ def split_paths(paths: list[Path], validation: str | Path | None) -> tuple[tuple
             "(also .gz, .zst), and validation.* beside it"
         )
     return tuple(train), tuple(held_out)
+
+
+def _held_out_in(folder: Path) -> list[Path]:
+    return next((files for stem in _VALIDATION_STEMS if (files := _starting_with(folder, stem))), [])
+
+
+def _require_apart(train: list[Path], held_out: set[Path]) -> None:
+    """No text may be trained on twice, nor be validated on after it was trained on."""
+    seen: set[Path] = set()
+    for path in train:
+        file = path.resolve()
+        if file in held_out:
+            raise OelmError(f"{str(path)!r} is given for training and for validation; give other text for one of them")
+        if file in seen:
+            raise OelmError(f"{str(path)!r} is given twice; give it once, or only the folder it is in")
+        seen.add(file)
 
 
 def _text_files(folder: Path) -> list[Path]:

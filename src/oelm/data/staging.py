@@ -14,6 +14,10 @@ from oelm.data.tokens import FILES, UNFINISHED, read_manifest
 from oelm.errors import OelmError
 from oelm.files import exclusive, sync, write_json
 
+_SCAFFOLDS = ("settings.json", "lock", *(journal_path(Path(), split).name for split in FILES))
+_OURS = {*FILES.values(), "tokenizer.json", "manifest.json", *_SCAFFOLDS}
+"""What a prepared folder holds; one with anything else is not ours to replace."""
+
 
 @contextlib.contextmanager
 def staging_folder(out: Path, settings: dict[str, Any], force: bool) -> Iterator[Path]:
@@ -52,8 +56,11 @@ def is_finished(out: Path, settings: dict[str, Any], force: bool) -> bool:
     """Whether `out` holds what is asked for; refuses to touch anything else without `force`."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
-    if not (out / "manifest.json").exists():
-        raise OelmError(f"{out} exists and is not prepared data; choose another --out")
+    names = {path.name for path in out.iterdir() if not path.name.startswith(".")} if out.is_dir() else set()
+    others = sorted(names - _OURS)
+    if not (out / "manifest.json").exists() or others:
+        held = f" (it holds {others[0]})" if others else ""
+        raise OelmError(f"{out} exists and is not prepared data{held}; choose another --out")
     if force:
         return False
     differing = _differences(read_manifest(out)["settings"], settings)
@@ -65,7 +72,7 @@ def is_finished(out: Path, settings: dict[str, Any], force: bool) -> bool:
 def publish(staging: Path, out: Path) -> None:
     """Give the finished folder its name; one that it replaces stays until then."""
     sync(staging)
-    replaced = out.with_name(out.name + ".replaced")
+    replaced = out.with_name(f".{out.name}.replaced")
     if out.exists():
         shutil.rmtree(replaced, ignore_errors=True)
         os.rename(out, replaced)
@@ -73,7 +80,7 @@ def publish(staging: Path, out: Path) -> None:
     sync(out.parent)
     shutil.rmtree(replaced, ignore_errors=True)
     torn = out.glob(".*.json*.*")  # what a kill left of atomic writes
-    for scaffold in (*(journal_path(out, split) for split in FILES), out / "settings.json", out / "lock", *torn):
+    for scaffold in (*(out / name for name in _SCAFFOLDS), *torn):
         scaffold.unlink(missing_ok=True)
 
 

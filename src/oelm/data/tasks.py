@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from oelm.data.hub import commit_of
 from oelm.errors import OelmError, unknown
 from oelm.files import file_hash
 
@@ -154,14 +155,21 @@ class TaskSource:
     def rows(self, split: str, classes: Sequence[str]) -> Iterator[Row]:
         """Every row of "train" or "validation", its label as a number; refuses a label that is no class."""
         numbers = {name: i for i, name in enumerate(classes)}
-        if not any(name.isdecimal() for name in classes):  # else a number is a name, and no other class is meant by it
-            numbers |= {str(i): i for i in range(len(classes))}
+        numbers |= {str(i): numbers[name] for i, name in enumerate(self._numbered(classes))}
         for number, texts, label in self._raw(split):
             if label not in numbers:
                 raise OelmError(
                     f"{self._where(split)}, row {number}: label {label!r} is not one of {', '.join(classes)}"
                 )
             yield Row(texts, numbers[label])
+
+    def _numbered(self, classes: Sequence[str]) -> Sequence[str]:
+        """The classes in the order in which data may number them: the task's own, whatever order is asked for."""
+        own = TASKS[self.task.name].classes if self.task.name in TASKS else ()
+        if set(own) == set(classes):
+            return own
+        # A number that is a name means that class only; classes that were merely found have no order.
+        return () if not self.task.classes or any(name.isdecimal() for name in classes) else classes
 
     def _raw(self, split: str) -> Iterator[tuple[int, tuple[str, ...], str]]:
         columns = (*self.task.texts, self.task.label)
@@ -227,11 +235,8 @@ class TaskSource:
         if not self.task.hub:
             raise OelmError(f"task {self.task.name!r} is on no hub; say where its files are (--data-path)")
         if not self._commit:
-            from huggingface_hub import HfApi
-
-            revision = self.revision or self.task.revision
             try:
-                self._commit.append(str(HfApi().dataset_info(self.task.hub, revision=revision, timeout=20).sha))
+                self._commit.append(commit_of(self.task.hub, self.revision or self.task.revision))
             except Exception as error:
                 raise self._unreachable(error) from error
         return self._commit[0]

@@ -17,17 +17,21 @@ SEPARATOR = "<|endoftext|>"
 _PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 
 
-def file_documents(path: Path, field: str = "text") -> Iterator[str]:
+def file_documents(path: Path, field: str = "text", rows_are_lines: bool = False) -> Iterator[str]:
     """Stream the documents of one file; what is wrong with it is told with its name and line.
 
-    `.jsonl` and `.parquet` hold one document per row in `field`. In `.txt`, documents end at a line
-    `<|endoftext|>`; a file that begins with a WikiText heading (` = Title = `) has one document per article; any other
-    text is cut at blank lines into documents of about 64 kB, so that a book of any length streams.
+    `.jsonl` and `.parquet` hold one document per row in `field`, or one line of a WikiText article. In `.txt`,
+    documents end at a line `<|endoftext|>`; a file that begins with a WikiText heading (` = Title = `) has one document
+    per article; any other text is cut at blank lines into documents of about 64 kB, so that a book of any length
+    streams.
     """
     reader = {".txt": _text_documents, ".jsonl": _jsonl_documents, ".parquet": _parquet_documents}[text_format(path)]
     empty = True
     try:
-        for text in reader(path, field):
+        rows = reader(path, field)
+        if rows_are_lines and text_format(path) != ".txt":
+            rows = joined_rows(rows)
+        for text in rows:
             if text and not text.isspace():
                 empty = False
                 yield text
@@ -97,6 +101,11 @@ def articles(lines: Iterator[str]) -> Iterator[str]:
             article.append(line)
         after_blank = blank
     yield "".join(article) + (heading or "")
+
+
+def joined_rows(rows: Iterator[str]) -> Iterator[str]:
+    """Articles from rows that are lines; where the raw file has the line " \\n", the hub stores an empty string."""
+    return articles(row or " \n" for row in rows)
 
 
 def _jsonl_documents(path: Path, field: str) -> Iterator[str]:

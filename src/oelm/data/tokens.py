@@ -47,6 +47,10 @@ class TokenData(PreparedFolder):
             raise OelmError(f"{folder} cannot be read ({error}); {_again(folder)}") from error
         return cls(folder, manifest, train, validation)
 
+    def require_tokenizer(self) -> None:
+        """Refuse a tokenizer that is not the one the tokens were made with; quick, however large the data."""
+        _check_tokenizer(self.path / "tokenizer.json", self.manifest["tokenizer"]["hash"], verify=True)
+
     @property
     def end_of_text_id(self) -> int:
         return self.manifest["tokenizer"]["end_of_text_id"]

@@ -1,5 +1,6 @@
 """Text from a checkpoint, through transformers' own generate() with a key–value cache."""
 
+import json
 from pathlib import Path
 
 from oelm.data.tokenization import end_of_text_id
@@ -21,6 +22,9 @@ def generate(
     if which not in (checkpoints.BEST, checkpoints.LATEST):
         raise unknown("checkpoint", which, (checkpoints.BEST, checkpoints.LATEST))
     checkpoint = checkpoints.resolve(Path(run), which)
+    architectures = json.loads((checkpoint.path / "config.json").read_text("utf-8")).get("architectures") or []
+    if any(name.endswith("ForSequenceClassification") for name in architectures):
+        raise OelmError(f"{run} is a classifier ({architectures[0]}); it writes no text")
 
     import torch
     from tokenizers import Tokenizer

@@ -143,7 +143,9 @@ def with_checkpointing(model: nn.Module) -> nn.Module:
 def _open_data(path: Path) -> TokenData:
     """Prepared data whose bytes are those of its manifest; a corpus that takes minutes to hash is trusted by size."""
     size = sum(file.stat().st_size for file in path.glob("*.bin"))
-    return TokenData.open(path, verify=size <= HASHED_BYTES)
+    data = TokenData.open(path, verify=size <= HASHED_BYTES)
+    data.require_tokenizer()
+    return data
 
 
 def _require_fit(config: Any, encoder: str | None, data: TaskData) -> None:
