@@ -15,7 +15,6 @@ from oelm.analysis.tables import gap_of, gap_to_plain
 from oelm.errors import OelmError
 from oelm.inspection import inspect_gpt
 from oelm.modifiers import equal_baseline
-from oelm.runs import FAILED
 
 HERE = Path(__file__).parent
 SCREEN = HERE / "methods-screen"
@@ -82,7 +81,7 @@ def saved(arm: Arm) -> float:
 def _complete(screen: Path) -> Study:
     """The screen as one study, in which every arm was given the same rates; anything else would choose at random."""
     loaded = require_finished([screen])
-    missing = [f"{run.name} is {run.state}" for run in loaded.incomplete if run.state != FAILED]
+    missing = [f"{run.name} is {run.state}" for run in loaded.incomplete if not run.diverged]
     missing += [f"{skipped.path}: {skipped.reason}" for skipped in loaded.skipped]
     rates = {tuple(arm.rates) for arm in loaded.arms}
     if len(rates) > 1 or len(loaded.studies) > 1 or not all(rates):

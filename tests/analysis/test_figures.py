@@ -34,11 +34,15 @@ def test_every_caption_names_its_runs(drawn):
 
 
 def test_captions_of_many_arms_say_what_the_runs_names_end_in(tmp_path):
-    for method in ("baseline", *(f"oelm_freeze+rank={rank}" for rank in range(1, 14))):
+    for number, method in enumerate(("baseline", *(f"oelm_freeze+rank={rank}" for rank in range(1, 14)))):
         for seed in (0, 1):
-            make_run(tmp_path, method, seed=seed)
-    for picture in pictures(load_runs(tmp_path)):
-        assert "all 14 arms (*-s0, *-s1)" in picture.caption and "oelm_freeze" not in picture.caption
+            make_run(tmp_path / f"phase-{number % 2}", method, seed=seed)
+    make_run(tmp_path / "other", dataset="other")  # so that names are told apart by their folders
+    make_run(tmp_path / "another", dataset="another")
+    found = [picture for picture in pictures(load_runs(tmp_path)) if "fables" in picture.caption]
+    assert found
+    for picture in found:
+        assert "all 14 arms (…-s0, …-s1)" in picture.caption and "oelm_freeze" not in picture.caption
 
 
 def test_the_true_entropy_is_a_dashed_floor(drawn):

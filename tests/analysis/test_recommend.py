@@ -75,6 +75,16 @@ def test_a_seed_that_failed_takes_the_proof_away_and_is_named(results):
     assert advice.left_out == ["permutation_qk+rank=8-s3 failed, so permutation_qk+rank=8 is not proven"]
 
 
+def test_a_method_all_of_whose_seeds_failed_on_another_text_is_not_proven(results):
+    for seed in (0, 1, 2):
+        make_run(results, "baseline", seed, name=f"b{seed}", dataset="other", perplexity=20.0)
+        lost = {"name": f"lost{seed}", "dataset": "other", "finished": False, "state": FAILED}
+        make_run(results, "permutation_qk+rank=8", seed, **lost)
+    advice = advise(load_runs(results), "decoder", "lm", 5.0)
+    assert advice.verdicts["permutation_qk+rank=8"] == "undecided"
+    assert len(advice.left_out) == 3 and advice.left_out[0].startswith("lost0 failed and no other seed")
+
+
 def test_what_is_no_evidence_is_named_with_the_reason(results):
     make_run(results, "oelm_freeze", 0, name="alone", dataset="other")
     make_run(results, "oelm_freeze", 0, name="longer", weight_decay=0.2)

@@ -24,7 +24,8 @@ BASE = {0: 4.28, 1: 4.25, 2: 4.33, 3: 4.30}
 
 def test_two_equal_differences_are_no_proof_that_there_is_no_noise():
     assert paired_t([0.5, 0.5]) is None
-    assert paired_gap(ACCURACY, {0: 0.855, 1: 0.865}, {0: 0.86, 1: 0.87}).t is None
+    gap = paired_gap(ACCURACY, {0: 0.855, 1: 0.865}, {0: 0.86, 1: 0.87})
+    assert gap.t is None and gap.worse is None
     assert paired_t([0.5, 0.5, 0.5]) == Interval(0.5, 0.5)
 
 

@@ -43,7 +43,7 @@ def test_many_arms_are_told_by_what_they_reached(tmp_path):
     assert ": 10 arms." in said
     assert "met by 5: q_only +0.5 %, k_only +1.0 %, oelm_freeze+rank=8 +2.0 %, identity_q +4.0 %, oelm_fr" in said
     assert "missed by 3: oelm_freeze+gain +7.0 %, oelm_freeze +15.0 %, permutation_qk +20.0 %." in said
-    assert "oelm_freeze+mix +4.0 %;" in said  # against the baseline with the same piece, not the plain one
+    assert "oelm_freeze+mix +4.0 % against baseline+mix;" in said  # not the plain one
     assert "Arms that freeze nothing: baseline+mix −1.0 %." in said
 
 

@@ -18,7 +18,7 @@ from oelm.analysis.statistics import METRICS, Metric
 from oelm.analysis.texts import Note
 from oelm.errors import OelmError
 from oelm.methods import Method, method
-from oelm.runs import RunFolder
+from oelm.runs import FAILED, RunFolder
 
 BASELINE = "baseline"
 RECORDING_KEYS = {
@@ -52,6 +52,11 @@ class Run:
     @property
     def max_steps(self) -> int | None:
         return (self.config.get("training") or {}).get("max_steps")
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it failed of itself; a full disk says nothing of a learning rate."""
+        return self.state == FAILED and str(self.folder.status().get("error", "")).startswith("Diverged")
 
     @property
     def final(self) -> dict[str, Any]:
@@ -157,7 +162,9 @@ class Arm:
 
     @property
     def at_best_rate(self) -> bool:
-        return self.best_rate == self.settings.get(RATE_KEYS[0])
+        """Whether it is shown at a rate than which no other did better."""
+        best = self.best_rate
+        return best is not None and self.rates.get(self.settings[RATE_KEYS[0]]) == self.rates[best]
 
     @property
     def plain_baseline(self) -> "Arm | None":
@@ -178,8 +185,6 @@ class Study:
     model: str
     metric: Metric
     arms: list[Arm]
-    folded: list[Arm] = field(default_factory=list)
-    """Other learning rates of those arms: part of a sweep, and baselines of arms that were not."""
 
     @property
     def family(self) -> str:

@@ -84,8 +84,8 @@ class Evidence:
         found = [
             Pair(a, b, gap)
             for study in (self.loaded.studies if self.loaded else [])
-            for a in [*study.arms, *study.folded]
-            for b in [*study.arms, *study.folded]
+            for a in study.arms
+            for b in study.arms
             if a.dataset in names and (a.method, b.method) == (first, second) and not differences(a, b)
             if (gap := paired_gap(a.metric, a.scores, b.scores)) is not None
         ]

@@ -95,10 +95,9 @@ def _which_runs(study: Study, t: Texts) -> str:
     where = f"{study.dataset}, {study.model}"
     if len(study.arms) <= MOST_LISTED:
         return t("figure_runs", where=where, runs=t.listing(_in_short([run.name for run in study.runs])))
-    ends = (run.name.removeprefix(folder_name(arm.method)) for arm in study.arms for run in arm.runs)
-    return t(
-        "figure_many_runs", where=where, count=len(study.arms), ends=t.listing([f"*{end}" for end in sorted(set(ends))])
-    )
+    names = ((run.name.rpartition("/")[2], folder_name(arm.method)) for arm in study.arms for run in arm.runs)
+    ends = sorted({name.removeprefix(start) for name, start in names})
+    return t("figure_many_runs", where=where, count=len(study.arms), ends=t.listing([f"…{end}" for end in ends]))
 
 
 def _in_short(names: list[str]) -> list[str]:
@@ -184,7 +183,8 @@ def _gaps(study: Study, records: list[Record], t: Texts) -> Drawing:
         for arm, r, gap in rows
     ]
     values = [f"{value:+.1f}".replace("-", "−") for value in sorted(gap.value for _, _, gap in rows)]
-    counts = {verdict: sum(r["goal"] == verdict for _, r, _ in rows) for verdict in (MET, MISSED, UNDECIDED)}
+    frozen = [r for arm, r, _ in rows if arm.made.freezes]
+    counts = {verdict: sum(r["goal"] == verdict for r in frozen) for verdict in (MET, MISSED, UNDECIDED)}
     unit, verdict = t("unit_points", value="").strip() if points else "%", t.word("goal", rows[0][1]["goal"])
     facts = {"low": values[0], "high": values[-1], "unit": unit, "arm": rows[0][0].label, "verdict": verdict, **counts}
     title = t("title_gaps" if len(rows) > 1 else "title_gap", **facts)
@@ -252,7 +252,9 @@ def _shown_note(study: Study, t: Texts) -> list[str]:
 def _curves_title(study: Study, records: list[Record], t: Texts) -> str:
     ranked = sorted(records, key=lambda r: r["score"])
     name = t(f"metric_{study.metric.name}")
-    values = {"metric": name[0].upper() + name[1:], "steps": f"{max(run.step for run in study.runs):,}"}
+    steps = sorted({run.step for run in study.runs})
+    shown_steps = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,}–{steps[-1]:,}"
+    values = {"metric": name[0].upper() + name[1:], "steps": shown_steps}
     first, last = (f"{study.metric.show(r['score'])} ({r['method']})" for r in (ranked[0], ranked[-1]))
     if len(ranked) == 1:
         return t("title_curve", **values, only=first)

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from oelm.analysis.arms import Arm, Study
+from oelm.analysis.arms import Arm, Run, Study
 from oelm.analysis.results import Loaded
 from oelm.analysis.statistics import MET, MISSED, UNDECIDED, goal_verdict
+from oelm.analysis.studies import place_of
 from oelm.analysis.tables import gap_of
 from oelm.runs import FAILED
 
@@ -100,11 +101,26 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
                 continue
             evidence.append(_evidence(loaded, study, arm, name, budget))
             methods.setdefault(name, _in_fractions(arm))
+    for run in _without_an_arm(loaded, failed, kind, task):
+        if known := names.get(run.method_key):
+            left_out.append(f"{run.name} failed and no other seed of {known} came to its end there; it is not proven")
+            unproven.add(known)
     verdicts = {name: _together([e for e in evidence if e.method == name]) for name in methods}
     verdicts |= {name: UNDECIDED for name, verdict in verdicts.items() if verdict == MET and name in unproven}
     order = (MET, UNDECIDED, MISSED)
     ranked = sorted(verdicts, key=lambda name: (order.index(verdicts[name]), _mean_gap(evidence, name)))
     return Advice(kind, task, budget, {name: verdicts[name] for name in ranked}, evidence, methods, left_out)
+
+
+def _without_an_arm(loaded: Loaded, failed: list[Run], kind: str, task: str) -> list[Run]:
+    """Failed runs of methods that have no finished run on that data and model: there, nothing is known of them."""
+    found = []
+    for run in failed:
+        beside = [study for study in loaded.studies if place_of(study.runs[0]) == place_of(run)]
+        elsewhere = beside and not any((study.family, task_of(study)) == (kind, task) for study in beside)
+        if not elsewhere and not any(r.method_key == run.method_key for study in beside for r in study.runs):
+            found.append(run)
+    return found
 
 
 def _name(arm: Arm, names: dict[str, str]) -> str:

@@ -15,10 +15,13 @@ import numpy as np
 
 from oelm.analysis.arms import BASELINE, Arm, Rates, Run, Study, is_number
 from oelm.analysis.studies import FAILED as NO_SCORE
-from oelm.analysis.studies import group_into_studies
+from oelm.analysis.studies import differences, group_into_studies
 from oelm.analysis.texts import Note, texts
 from oelm.errors import OelmError
-from oelm.runs import DEAD, FAILED, FINISHED, RunFolder, find_files, find_runs
+from oelm.runs import DEAD, FINISHED, RunFolder, find_files, find_runs
+
+_STEP_KEYS = {f"training.{key}" for key in ("batch_size", "sequence_length", "accumulation", "precision")}
+"""What decides how much work a step is."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,7 @@ class Loaded:
 
     @cached_property
     def studies(self) -> list[Study]:
-        failed = [run for run in self.incomplete if run.state == FAILED]
-        return group_into_studies(self.finished, self.sweeps, failed)
+        return group_into_studies(self.finished, self.sweeps, [run for run in self.incomplete if run.diverged])
 
     @property
     def arms(self) -> list[Arm]:
@@ -82,6 +84,8 @@ class Loaded:
         if arm.is_baseline:
             return StepTime(1.0, is_reference=True)
         reference = arm.plain_baseline
+        if reference and any(note.values["key"] in _STEP_KEYS for note in differences(arm, reference)):
+            return None
         own, base = (a.facts("median_step_time") if a else [] for a in (arm, reference))
         return StepTime(float(np.median(own) / np.median(base))) if own and base and min(base) > 0 else None
 

@@ -124,8 +124,8 @@ def paired_gap(metric: Metric, arm: Mapping[int, float], baseline: Mapping[int, 
         worse = Interval(-worse.high, -worse.low)
     if metric.gap_in_points:
         points = [metric.scale * (arm[s] - baseline[s]) for s in seeds]
-        by_seed = dict(zip(seeds, points, strict=True))
-        return Gap(float(np.mean(points)), by_seed, paired_t(points), bootstrap(points), worse)
+        by_seed, t = dict(zip(seeds, points, strict=True)), paired_t(points)
+        return Gap(float(np.mean(points)), by_seed, t, bootstrap(points), worse if t else None)
     return Gap(
         value=_percent(float(np.mean(logs))),
         by_seed={seed: _percent(log) for seed, log in zip(seeds, logs, strict=True)},

@@ -32,11 +32,11 @@ def group_into_studies(runs: list[Run], sweeps: Sweeps | None = None, failed: It
     """
     groups: dict[tuple[str, str, str], dict[str, list[Run]]] = {}
     for run in runs:
-        study = groups.setdefault((*_place(run), run.metric.name), {})
+        study = groups.setdefault((*place_of(run), run.metric.name), {})
         study.setdefault(run.arm_key, []).append(run)
     broken: dict[tuple[str, str], list[Run]] = {}
     for run in failed:
-        broken.setdefault(_place(run), []).append(run)
+        broken.setdefault(place_of(run), []).append(run)
     studies = [
         replace(study, model=f"{study.model}{length}")
         for key, group in groups.items()
@@ -46,7 +46,7 @@ def group_into_studies(runs: list[Run], sweeps: Sweeps | None = None, failed: It
     return _named_apart(sorted(studies, key=lambda study: (study.dataset, study.model)))
 
 
-def _place(run: Run) -> tuple[str, str]:
+def place_of(run: Run) -> tuple[str, str]:
     model = run.config.get("model")
     if isinstance(model, dict):
         model = {key: value for key, value in model.items() if value is not None}
@@ -75,7 +75,7 @@ def _named_apart(studies: list[Study]) -> list[Study]:
     marks: list[Callable[[Study], str]] = [
         lambda study: study.runs[0].data_key[:6],
         lambda study: study.metric.name,
-        lambda study: hashlib.sha256(_place(study.runs[0])[1].encode()).hexdigest()[:6],
+        lambda study: hashlib.sha256(place_of(study.runs[0])[1].encode()).hexdigest()[:6],
     ]
     for mark in marks:
         names = [(study.dataset, study.model) for study in studies]
@@ -93,16 +93,15 @@ def _study(groups: list[list[Run]], sweeps: Sweeps, failed: list[Run]) -> Study:
     first, metric = groups[0][0], groups[0][0].metric
     data = first.config.get("data") or {}
     dataset = str((first.result or {}).get("dataset") or Path(str(data.get("path"))).name)
-    leading, folded = _best_of_sweeps(groups, metric, failed)
+    leading = _best_of_sweeps(groups, metric, failed)
     arms: list[Arm] = []
     for runs, rates in leading:
         number = sum(arm.method == runs[0].method.name for arm in arms)
         label = _label(runs, [runs for runs, _ in leading])
         arms.append(Arm(label, runs, dataset, metric, number=number, rates=dict(sorted(rates.items()))))
     arms = _with_earlier_sweeps(arms, sweeps)
-    others = [Arm(_label(runs, groups), runs, dataset, metric) for runs in folded]
-    compared = [_beside_its_baseline(arm, arms, others) for arm in arms]
-    return Study(dataset, _model_name(first), metric, compared, others)
+    compared = [_beside_its_baseline(arm, arms) for arm in arms]
+    return Study(dataset, _model_name(first), metric, compared)
 
 
 @dataclass
@@ -135,12 +134,11 @@ class _Family:
         return found
 
 
-def _best_of_sweeps(
-    groups: list[list[Run]], metric: Metric, failed: list[Run]
-) -> tuple[list[tuple[list[Run], Rates]], list[list[Run]]]:
-    """Of arms that differ in the learning rate alone, the one with most seeds, then the best score; and the others.
+def _best_of_sweeps(groups: list[list[Run]], metric: Metric, failed: list[Run]) -> list[tuple[list[Run], Rates]]:
+    """Of arms that differ in the learning rate alone, the one with most seeds, then the best score, then lowest rate.
 
-    Only where a baseline and another arm were given the same rates; otherwise a rate is a setting like any other.
+    Only where a baseline and another arm were given the same rates; otherwise a rate is a setting like any other. What
+    an arm reached at its other rates stands in its `rates`: no other arm is compared with it there.
     """
     families: dict[str, _Family] = {}
     for runs in groups:
@@ -153,17 +151,16 @@ def _best_of_sweeps(
     equal = [family.rates for family in swept if family.is_baseline]
     equal = [rates for rates in equal if any(f.rates == rates for f in swept if not f.is_baseline)]
     leading: list[tuple[list[Run], Rates]] = []
-    folded: list[list[Run]] = []
     for family in families.values():
         if not family.is_sweep or family.rates not in equal:
             leading += [(runs, {}) for runs in family.arms]
             continue
         scores = family.scores(metric)
         better = 1 if metric.higher_is_better else -1
-        best = max(family.arms, key=lambda runs: (len(runs), better * scores[_rate(runs[0])[0]]))
+        by_rate = sorted(family.arms, key=lambda runs: _rate(runs[0]))
+        best = max(by_rate, key=lambda runs: (len(runs), better * scores[_rate(runs[0])[0]]))
         leading.append((best, scores))
-        folded += [runs for runs in family.arms if runs is not best]
-    return leading, folded
+    return leading
 
 
 def _family_key(run: Run) -> str:
@@ -184,14 +181,13 @@ def _with_earlier_sweeps(arms: list[Arm], sweeps: Sweeps) -> list[Arm]:
     return [replace(arm, rates=tried(arm)) if not arm.rates and set(tried(arm)) in offered else arm for arm in arms]
 
 
-def _beside_its_baseline(arm: Arm, arms: list[Arm], folded: list[Arm]) -> Arm:
+def _beside_its_baseline(arm: Arm, arms: list[Arm]) -> Arm:
     """The baseline with the same equipment, else the plain one, trained alike; what still differs is remembered."""
     if arm.is_baseline:
         return arm
-    others = [*arms, *folded]
-    equal = [o for o in others if o.made.is_trained and o.made.equipment == arm.made.equipment]
+    equal = [o for o in arms if o.made.is_trained and o.made.equipment == arm.made.equipment]
     ranked = [(0, other) for other in equal if not arm.made.is_trained]
-    ranked += [(1, other) for other in others if other.is_baseline]
+    ranked += [(1, other) for other in arms if other.is_baseline]
     if not ranked:
         return arm
 
@@ -200,7 +196,7 @@ def _beside_its_baseline(arm: Arm, arms: list[Arm], folded: list[Arm]) -> Arm:
         return apart > 0, place[0], apart
 
     _, nearest = min(ranked, key=distance)
-    return replace(arm, baseline=_beside_its_baseline(nearest, arms, folded), differences=differences(arm, nearest))
+    return replace(arm, baseline=_beside_its_baseline(nearest, arms), differences=differences(arm, nearest))
 
 
 def differences(arm: Arm, other: Arm) -> list[Note]:

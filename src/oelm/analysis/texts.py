@@ -60,8 +60,11 @@ class Texts:
     def listing(self, words: list[str]) -> str:
         return ("、" if self.lang == "zh" else ", ").join(words)
 
+    def clauses(self, parts: list[str]) -> str:
+        return ("；" if self.lang == "zh" else "; ").join(parts)
+
     def list_sentences(self, parts: list[str]) -> str:
-        return ("；".join(parts) + "。") if self.lang == "zh" else ("; ".join(parts) + ".")
+        return self.clauses(parts) + ("。" if self.lang == "zh" else ".")
 
     def join(self, sentences: list[str]) -> str:
         return ("" if self.lang == "zh" else " ").join(sentences)
@@ -74,7 +77,7 @@ class Texts:
         if isinstance(value, Note):
             return self.note(value)
         if isinstance(value, list):
-            return ("；" if self.lang == "zh" else "; ").join(self._fill(name, item) for item in value)
+            return self.clauses([self._fill(name, item) for item in value])
         if name == "state":
             return self.word("state", value)
         return f"{value:g}" if isinstance(value, float) else str(value)
@@ -270,6 +273,8 @@ TEXTS: dict[str, tuple[str, str]] = {
         "整个区间都表明最多差 1 %：{arms}。",
     ),
     "sum_controls": ("Arms that freeze nothing: {arms}.", "不冻结任何参数的方法：{arms}。"),
+    "sum_against": (" against {baseline}", "（相对 {baseline}）"),
+    "sum_judged": ("{what} ({verdict})", "{what}（{verdict}）"),
     "sum_times": ("{verdict} ({count}): {arms}", "{verdict}（{count}）：{arms}"),
     "sum_interval": (" (95 % interval {low} to {high})", "（95 % 置信区间 {low} 至 {high}）"),
     "worse": ("worse", "差"),
@@ -285,9 +290,9 @@ TEXTS: dict[str, tuple[str, str]] = {
     "foot_summary": (
         "± is the sample standard deviation over seeds. The gap is paired by seed; brackets are its 95 % interval "
         "(paired t), and the goal is met or missed only if the whole interval says so. Step time is a multiple of "
-        "the baseline's.",
+        "the baseline's. Learned pieces are compared with a baseline that has them, too: the table of gaps names it.",
         "± 为各种子间的样本标准差。差距按种子配对计算，方括号内为 95 % 置信区间（配对 t）；"
-        "只有整个区间都支持时才判定达标或未达标。单步耗时以基线为 1。",
+        "只有整个区间都支持时才判定达标或未达标。单步耗时以基线为 1。带可学习部件者与同样的基线比较，见差距表。",
     ),
     "foot_gaps": (
         "Best first. An arm with learned pieces is compared with the baseline that has the same ones, where there is "

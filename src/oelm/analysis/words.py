@@ -50,6 +50,7 @@ def _about_gap(study: Study, record: Record, t: Texts) -> str:
     if record["gap_low"] is not None:
         low, high = (f"{record[key]:+.1f}".replace("-", "−") for key in ("gap_low", "gap_high"))
         interval = t("sum_interval", low=low, high=high)
+    interval = _against(record, t) + interval
     shown = f"{abs(gap):.1f}"
     key = "sum_incomparable" if record["goal"] == NOT_COMPARABLE else "sum_equal" if float(shown) == 0 else "sum_gap"
     return t(
@@ -80,14 +81,14 @@ def _about_times(records: list[Record], t: Texts) -> list[str]:
     if not timed:
         return []
     if len(timed) <= MOST_TOLD:
-        told = [f"{r['method']} {r['step_time_ratio']:.3f} ({t.word('speed', r['step_time_verdict'])})" for r in timed]
-        return [t("sum_time", times=t.listing(told))]
+        told = [(f"{r['method']} {r['step_time_ratio']:.3f}", t.word("speed", r["step_time_verdict"])) for r in timed]
+        return [t("sum_time", times=t.listing([t("sum_judged", what=what, verdict=verdict) for what, verdict in told]))]
     groups = []
     for verdict in (FASTER, NO_DIFFERENCE, SLOWER):
         found = [f"{r['method']} {r['step_time_ratio']:.3f}" for r in timed if r["step_time_verdict"] == verdict]
         if found:
             groups.append(t("sum_times", verdict=t.word("speed", verdict), count=len(found), arms=_some(found, t)))
-    return [t("sum_time", times="; ".join(groups))]
+    return [t("sum_time", times=t.clauses(groups))]
 
 
 def _ranked(study: Study, records: list[Record]) -> list[Record]:
@@ -97,7 +98,12 @@ def _ranked(study: Study, records: list[Record]) -> list[Record]:
 
 def _with_gap(record: Record, t: Texts) -> str:
     gap = t(f"unit_{record['gap_unit']}", value=f"{record['gap']:+.1f}").replace("-", "−")
-    return f"{record['method']} {gap}"
+    return f"{record['method']} {gap}{_against(record, t)}"
+
+
+def _against(record: Record, t: Texts) -> str:
+    """The opponent, where it is not the plain baseline."""
+    return t("sum_against", baseline=record["gap_against"]) if record["gap_against_plain"] is False else ""
 
 
 def _some(names: list[str], t: Texts) -> str:

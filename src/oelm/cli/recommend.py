@@ -49,9 +49,10 @@ def recommend(
         typer.echo(f"left out: {line}", err=True)
     costs: dict[str, Any] = {}
     misfits: dict[str, str] = {}
+    labels = 2 if task == CLASSIFICATION else None  # a classifier has no head over a vocabulary
     for name in advice.verdicts:
         try:
-            facts = inspect_model(model, Method.from_dict(advice.methods[name]))
+            facts = inspect_model(model, Method.from_dict(advice.methods[name]), labels=labels)
             costs[name] = {key: facts[key] for key in COSTS}
         except OelmError as error:
             misfits[name] = str(error)
