@@ -10,8 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from oelm.errors import OelmError
 from oelm.training import bench as bench_module
 from oelm.training import peak
-from oelm.training.arms import arm_name, build_arm, compare_step_times
+from oelm.training.arms import WARMUP, arm_name, build_arm, compare_step_times
 from oelm.training.bench import Shape, bench
+from oelm.training.objectives import LanguageModelling
 
 SMALL = Shape("demo", batch=2, length=16, vocab=40)
 
@@ -126,6 +127,30 @@ def test_step_times_beside_runs_leave_out_what_changes_on_the_way():
     settings = SMALL.settings()
     times = compare_step_times(["oelm_freeze+thaw=top-down:0.5", "identity_q"], SMALL.model(), settings, rounds=2)
     assert list(times["arms"]) == ["identity_q"]
+
+
+def test_step_times_beside_runs_are_measured_as_the_runs_are_trained(monkeypatch):
+    forwards = []
+    loss = LanguageModelling.loss
+
+    def watched(objective, model, batch):
+        forwards.append(torch.is_autocast_enabled("cpu"))
+        return loss(objective, model, batch)
+
+    monkeypatch.setattr(LanguageModelling, "loss", watched)
+    settings = SMALL.settings().model_copy(update={"precision": "bf16", "accumulation": 3, "grad_clip": 0.0})
+    times = compare_step_times(["oelm_freeze"], SMALL.model(), settings, rounds=2)
+    steps = 2 * (2 + 2 * WARMUP)
+    assert all(forwards) and len(forwards) % 3 == 0 and len(forwards) >= 3 * steps // 2
+    assert (times["protocol"]["precision"], times["protocol"]["accumulation"]) == ("bf16", 3)
+
+
+def test_a_limit_of_zero_does_not_clip():
+    settings = SMALL.settings().model_copy(update={"grad_clip": 0.0})
+    arm = build_arm("baseline", SMALL.model(), settings, device=torch.device("cpu"))
+    before = arm.model.norm.bias.detach().clone()
+    arm.step()
+    assert not torch.equal(arm.model.norm.bias, before)
 
 
 def test_the_fastest_repeat_counts_and_the_best_of_two_measurements():

@@ -175,5 +175,11 @@ def _step_times(arms: Sequence[str], config: RunConfig, data: TokenData, rounds:
 
     device = choose_device(config.runtime.device, config.training.precision)
     return compare_step_times(
-        arms, model_config(config, data.vocab_size), config.training, rounds=rounds, device=str(device)
+        arms,
+        model_config(config, data.vocab_size),
+        config.training,
+        rounds=rounds,
+        device=str(device),
+        compiled=config.runtime.compile,
+        checkpointing=config.runtime.gradient_checkpointing,
     )

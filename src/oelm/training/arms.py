@@ -1,6 +1,7 @@
 """Ready-to-time training steps: our methods and their peers, on one shape and the same batches."""
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,12 @@ from oelm.methods import METHODS, method
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.models.peers import PEERS
 from oelm.training.config import TrainingSection
+from oelm.training.environment import keep_freed_memory
 from oelm.training.interleaved import Step, interleave, ratio
 from oelm.training.objectives import LanguageModelling
 from oelm.training.optimizer import build_optimizer
 from oelm.training.products import products
-from oelm.training.setup import with_checkpointing
+from oelm.training.setup import autocast, with_checkpointing
 from oelm.training.timing import StepTimer
 
 WARMUP = 2
@@ -94,22 +96,27 @@ def training_step(
     text: LanguageModelling,
     timer: StepTimer,
 ) -> Step:
-    """Batch, forward, backward, clip and AdamW, as the trainer does it, each in its phase of the timer."""
+    """Batches, forward, backward, clip and AdamW, as the trainer does it, each in its phase of the timer."""
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = itertools.count()
+    device = trained[0].device
+    scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
     model.train()
 
     def step() -> float:
         with timer.step():
-            with timer.phase("data"):
-                batch = text.batch(next(numbers))
-            with timer.phase("forward"):
-                loss = text.loss(model, batch)
-            with timer.phase("backward"):
-                loss.backward()
+            for _ in range(settings.accumulation):
+                with timer.phase("data"):
+                    batch = text.batch(next(numbers))
+                with timer.phase("forward"), autocast(device, settings.precision):
+                    loss = text.loss(model, batch) / settings.accumulation
+                with timer.phase("backward"):
+                    scaler.scale(loss).backward()
             with timer.phase("optimizer"):
-                nn.utils.clip_grad_norm_(trained, settings.grad_clip)
-                optimizer.step()
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(trained, settings.grad_clip or math.inf)
+                scaler.step(optimizer)
+                scaler.update()
                 optimizer.zero_grad(set_to_none=True)
             value = loss.item()  # on a GPU this waits for the step to end
         return value
@@ -161,14 +168,19 @@ def compare_step_times(
     rounds: int,
     reference: str = "baseline",
     device: str = "cpu",
+    compiled: bool = False,
+    checkpointing: bool = False,
 ) -> dict[str, Any]:
     """Step-time ratios of methods to the reference, beside the ratio that their FLOPs predict.
 
     A method that trains other weights at other steps has no step time of its own and is left out.
     """
     length = settings.sequence_length or config.max_seq_len
+    if torch.device(device).type == "cpu":
+        keep_freed_memory()  # as the trainer does
+    how: dict[str, Any] = {"device": torch.device(device), "compiled": compiled, "checkpointing": checkpointing}
     arms = {
-        name: build_arm(name, config, settings, device=torch.device(device))
+        name: build_arm(name, config, settings, **how)
         for name in dict.fromkeys([reference, *methods])
         if not method(name).moves
     }
@@ -184,9 +196,12 @@ def compare_step_times(
             "order": "A-B-…-B-A in one process",
             "rounds": rounds,
             "batch": f"{settings.batch_size} × {length} tokens",
+            "accumulation": settings.accumulation,
             "device": device,
             "threads": torch.get_num_threads(),
-            "precision": "fp32",
+            "precision": settings.precision,
+            "compiled": compiled,
+            "gradient_checkpointing": checkpointing,
         },
         "reference": reference,
         "reference_median_seconds": float(sorted(seconds[reference])[rounds // 2]),

@@ -250,8 +250,7 @@ class Trainer:
         raise Diverged(f"{what} became {value} at step {self.step}; {where}. Lower max_lr or warm up longer")
 
     def _autocast(self) -> torch.autocast:
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.settings.precision, torch.bfloat16)
-        return torch.autocast(self.device.type, dtype=dtype, enabled=self.settings.precision != "fp32")
+        return setup.autocast(self.device, self.settings.precision)
 
     @torch.no_grad()
     def _validate(self, whole: bool) -> dict[str, Any]:
