@@ -31,6 +31,8 @@ MENDABLE = {
     errno.EIO: "the disk reports an error; check it or choose another",
     errno.ENOTDIR: "a file stands where a folder is needed; choose another folder",
 }
+_UMASK = os.umask(0)  # it can only be read by setting it
+os.umask(_UMASK)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _PEEK_SECONDS = 0.3
 """Whoever asks `is_locked` holds the lock for an instant; that must not look like an owner."""
@@ -51,7 +53,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, 0o666 & ~_UMASK)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -75,7 +77,7 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    os.chmod(path, 0o644)
+    os.chmod(path, 0o666 & ~_UMASK)
 
 
 @contextlib.contextmanager
@@ -85,7 +87,7 @@ def appearing_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield temporary
-        os.chmod(temporary, 0o755)
+        os.chmod(temporary, 0o777 & ~_UMASK)
         for file in temporary.iterdir():
             sync(file)
         sync(temporary)

@@ -33,6 +33,8 @@ DEAD = "dead"
 """Not a stored state: the status says running, but no process holds the folder."""
 _EXECUTION = ("data", "runtime")
 """Sections of a config that may change where nothing else does: where the same data lie, and how a run is executed."""
+STEPS_OF_DATA = ("max_steps", "warmup_steps", "eval_every", "checkpoint_every")
+"""Training settings that may follow from the data, where epochs are given."""
 SILENT_SECONDS = 900
 """A run on another machine, whose lock may not be visible here, counts as dead after so long without a heartbeat."""
 
@@ -287,8 +289,8 @@ def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "
 
 def _learnt_from_data(key: str, section: dict[str, Any]) -> bool:
     """Whether a config may leave this open until its data are opened: their identity, and steps if epochs are given."""
-    steps = {f"training.{name}" for name in ("max_steps", "warmup_steps", "eval_every", "checkpoint_every")}
-    return key == "data.fingerprint" or (key in steps and section.get("epochs") is not None)
+    steps = key.removeprefix("training.") in STEPS_OF_DATA
+    return key == "data.fingerprint" or (steps and section.get("epochs") is not None)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ def test_epochs_of_other_data_are_other_steps(parsed, fables_folder, tmp_path):
     made = {"data": {"path": "data/other"}, "training": {"epochs": 2, "max_steps": 7, "warmup_steps": 1}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(made))
     config = parsed("--config", tmp_path / "config.yaml", "--dataset", fables_folder)
-    assert (config.training.epochs, config.training.max_steps) == (2, None)
+    assert (config.training.epochs, config.training.max_steps, config.training.warmup_steps) == (2, None, None)
 
 
 @pytest.mark.parametrize(("epochs", "words"), [(0, "greater than 0"), (-1, "greater than 0"), ("inf", "finite")])

@@ -20,7 +20,7 @@ from oelm.models import classifiers
 from oelm.runs import RunFolder
 from oelm.training.checkpoints import newest_valid
 from oelm.training.classification import Classification, macro_f1
-from oelm.training.config import RunConfig
+from oelm.training.config import RunConfig, TrainingSection
 from oelm.training.interruption import Interrupted
 from oelm.training.trainer import train
 
@@ -185,6 +185,27 @@ def test_a_pretrained_encoder_keeps_its_row_spaces_and_a_fresh_gpt_has_none(conf
     train(config(GPT), tmp_path / "gpt")
     inits = [{s["init"] for s in RunFolder(tmp_path / name).freeze_report()["sites"]} for name in ("bert", "gpt")]
     assert inits == [{"head_qr"}, {"head_orthogonal"}]
+
+
+def test_every_row_of_a_step_weighs_the_same_however_it_is_cut_into_batches(task):
+    settings = TrainingSection(max_steps=1, batch_size=16, accumulation=10)  # 150 rows: nine batches of 16 and one of 6
+    objective = Classification(task, settings, seed=0, device=torch.device("cpu"), segments=False)
+    weights = []
+    for micro in range(10):
+        rows = len(objective.batch(micro)["labels"])
+        weights += [objective._weight / rows / 10] * rows
+    assert weights == pytest.approx([1 / 150] * 150)
+
+
+def test_steps_that_do_not_fit_the_data_are_refused_in_one_line():
+    with pytest.raises(oelm.OelmError, match=r"epochs 1 are 100 steps of this data: .*warmup_steps 500 exceeds"):
+        TrainingSection(epochs=1, warmup_steps=500).with_steps(100)
+
+
+def test_padding_lies_within_the_vocabulary():
+    odd = hf.GPT2Config(vocab_size=100, eos_token_id=50_256)
+    assert classifiers._with_padding(odd).pad_token_id == 0
+    assert classifiers._with_padding(hf.GPT2Config(vocab_size=100, eos_token_id=[7, 8])).pad_token_id == 7
 
 
 def test_epochs_become_steps_and_the_config_runs_again(config, tmp_path):

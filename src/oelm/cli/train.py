@@ -226,10 +226,13 @@ def _run(
 
 
 def _forget_data(values: dict[str, Any]) -> None:
-    """Other data than a config was made with have another identity, and an epoch other steps."""
+    """Other data than a config was made with have another identity, and an epoch other steps and what follows them."""
     values.get("data", {}).pop("fingerprint", None)
     if values.get("training", {}).get("epochs") is not None:
-        values["training"].pop("max_steps")
+        from oelm.runs import STEPS_OF_DATA
+
+        for name in STEPS_OF_DATA:
+            values["training"].pop(name, None)
 
 
 def _model_name(config: "RunConfig") -> str:

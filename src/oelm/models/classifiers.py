@@ -126,9 +126,8 @@ def _with_classes(config: Any, classes: Sequence[str]) -> Any:
 
 
 def _with_padding(config: Any) -> Any:
-    """Decoders have no padding id, or -1; where a batch is padded nobody looks."""
-    given = getattr(config, "pad_token_id", None)
-    if given is None or not 0 <= given < config.vocab_size:
-        end = getattr(config, "eos_token_id", None)
-        config.pad_token_id = (end[0] if isinstance(end, list) else end) or 0
+    """Decoders have no padding id, or -1: then it is their end of text, or else the first token."""
+    end = getattr(config, "eos_token_id", None)
+    wanted = (getattr(config, "pad_token_id", None), end[0] if isinstance(end, list) else end, 0)
+    config.pad_token_id = next(token for token in wanted if token is not None and 0 <= token < config.vocab_size)
     return config

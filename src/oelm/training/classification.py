@@ -35,7 +35,7 @@ class Classification:
         world: World = ALONE,
     ) -> None:
         self.data, self.device, self.pad_id, self.segments, self.world = data, device, pad_id, segments, world
-        self.batch_size = settings.batch_size
+        self.batch_size, self.accumulation = settings.batch_size, settings.accumulation
         self.num_classes = len(data.classes)
         if len(data.train) < self.batch_size:
             raise OelmError(f"{data.path} has {len(data.train)} training rows, fewer than batch_size {self.batch_size}")
@@ -49,11 +49,16 @@ class Classification:
         rows = self.order.batch(micro_step)
         share = self.world.share(rows)
         # The last batch of an epoch may be too small for all processes; one without rows computes a row for nothing.
-        self._weight = len(share) * self.world.size / len(rows)
+        self._weight = len(share) * self.world.size * self.accumulation / self._rows_of_step(micro_step)
         return self._collate(self.data.train, share if len(share) else rows[:1])
 
+    def _rows_of_step(self, micro_step: int) -> int:
+        """Rows of the optimizer step that a batch belongs to."""
+        first = micro_step - micro_step % self.accumulation
+        return sum(len(self.order.batch(first + i)) for i in range(self.accumulation))
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Of this process's rows, weighted so that the mean over processes is the mean over rows."""
+        """Of this process's rows, weighted so that the mean over batches and processes is the mean over rows."""
         loss = F.cross_entropy(self._logits(model, batch).float(), batch["labels"])
         return loss if self._weight == 1 else loss * self._weight
 

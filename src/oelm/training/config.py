@@ -5,7 +5,7 @@ Loads neither torch nor transformers, so that planning a hundred runs is instant
 
 import copy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -62,7 +62,7 @@ class TrainingSection(_Section):
     eval_budget: float = Field(
         0.03, gt=0, le=1, description="share of the training computation that validation on the way may use"
     )
-    eval_tokens: int | Literal["all"] | None = Field(
+    eval_tokens: Annotated[int, Field(ge=1)] | Literal["all"] | None = Field(
         None, description="validation tokens on the way; default: as many as the budget allows"
     )
     checkpoint_every: int | None = Field(None, ge=1, description="default: at every validation")
@@ -100,7 +100,10 @@ class TrainingSection(_Section):
                 f"epochs {self.epochs:g} are {steps} steps of this data, but max_steps is {self.max_steps}; "
                 "give only one of them"
             )
-        return TrainingSection.model_validate({**self.model_dump(), "max_steps": steps})
+        try:
+            return TrainingSection.model_validate({**self.model_dump(), "max_steps": steps})
+        except ValidationError as error:
+            raise OelmError(f"epochs {self.epochs:g} are {steps} steps of this data: {_one_line(error)}") from None
 
 
 class RuntimeSection(_Section):
@@ -117,7 +120,7 @@ class RuntimeSection(_Section):
 
 class RunConfig(_Section):
     method: str | dict[str, Any] = "baseline"
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     model: ModelSection = Field(default_factory=ModelSection)
     data: DataSection
     training: TrainingSection = Field(default_factory=TrainingSection)

@@ -78,7 +78,7 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, 
 
 def _beside(value: Tensor, parameter: Any, kind: str) -> Tensor:
     """AdamW keeps its step counter where the fused kernel wants it: beside the parameter. Moments are sharded alike."""
-    value = value.to(parameter.device)
+    value = value.to(parameter.device, copy=True)  # not a map of the checkpoint's file, which will be removed
     if kind == "step" or not hasattr(parameter, "device_mesh"):
         return value
     from torch.distributed.tensor import distribute_tensor

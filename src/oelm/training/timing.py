@@ -76,8 +76,10 @@ class StepTimer:
         table = np.array(self.rows)
         steps = table[:, 0]
         split = table[~np.isnan(table).any(axis=1)]
-        whole = split[:, 0].sum() if len(split) else math.nan
-        shares = {f"{name}_share": split[:, i + 1].sum() / whole for i, name in enumerate(PHASES)}
+        shares = {}
+        if len(split):  # on a GPU only some steps are
+            shares = {f"{name}_share": split[:, i + 1].sum() / split[:, 0].sum() for i, name in enumerate(PHASES)}
+            shares["other_share"] = 1 - sum(shares.values())
         seconds = {
             "mean_step_time": steps.mean(),
             "median_step_time": np.median(steps),
@@ -87,7 +89,6 @@ class StepTimer:
             "p95_step_time": np.percentile(steps, 95),
             "p99_step_time": np.percentile(steps, 99),
             **shares,
-            "other_share": 1 - sum(shares.values()),
         }
         counts = {"num_steps_measured": len(steps), "warmup_steps_excluded": self.warmup_steps}
         return {name: float(value) for name, value in seconds.items()} | counts
