@@ -511,7 +511,7 @@ def test_the_mean_over_processes_is_the_mean_over_rows_however_few_there_are(row
         objective = Classification.__new__(Classification)
         objective.data, objective.world, objective.device = SimpleNamespace(train=texts), world, torch.device("cpu")
         objective.order = SimpleNamespace(batch=lambda step: np.arange(rows))
-        objective.pad_id, objective.segments = 0, True
+        objective.pad_id, objective.segments, objective.accumulation = 0, True, 1
         return objective.loss(model, objective.batch(0)).item()
 
     pair = [Processes(rank=r, size=2, local_rank=r, local_size=2, strategy="ddp", seed=0) for r in (0, 1)]
