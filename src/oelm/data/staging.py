@@ -56,12 +56,11 @@ def is_finished(out: Path, settings: dict[str, Any], force: bool) -> bool:
     """Whether `out` holds what is asked for; refuses to touch anything else without `force`."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
-    names = {path.name for path in out.iterdir() if not path.name.startswith(".")} if out.is_dir() else set()
-    others = sorted(names - _OURS)
-    if not (out / "manifest.json").exists() or others:
-        held = f" (it holds {others[0]})" if others else ""
-        raise OelmError(f"{out} exists and is not prepared data{held}; choose another --out")
+    if not (out / "manifest.json").exists():
+        raise OelmError(f"{out} exists and is not prepared data; choose another --out")
     if force:
+        if others := sorted({path.name for path in out.iterdir() if not path.name.startswith(".")} - _OURS):
+            raise OelmError(f"{out} holds {others[0]}, which is no prepared data and would be lost; move it away first")
         return False
     differing = _differences(read_manifest(out)["settings"], settings)
     if differing:
