@@ -9,6 +9,7 @@ from factory import make_run
 from oelm.errors import OelmError
 from oelm.experiments.entries import experiment
 from oelm.methods import method
+from oelm.modifiers import equal_baseline
 
 FOLDER = Path(__file__).parents[2] / "results/methods"
 PERPLEXITIES = {  # at the better of two learning rates
@@ -104,3 +105,12 @@ def test_the_larger_model_gets_the_best_everywhere_and_the_best_in_some_layers_w
 def test_the_catalog_follows_phases_2_and_2b(leaders):
     assert experiment("methods-large", "mini").arms == leaders.later(leaders.CONFIRMED)
     assert experiment("methods-wikitext", "mini").arms == leaders.later(leaders.CONFIRMED, one_of_two=True)
+
+
+@pytest.mark.parametrize("fresh, of", [("methods-fresh", "methods-layers"), ("methods-fresh-large", "methods-large")])
+def test_fresh_seeds_repeat_the_last_arm_of_a_phase_in_its_settings_with_no_seed_of_it(leaders, fresh, of):
+    repeated, phase = experiment(fresh, "mini"), experiment(of, "mini")
+    best = leaders.later(leaders.CONFIRMED)[-1]
+    assert repeated.arms == ["baseline", equal_baseline(best), best]
+    assert (repeated.data, repeated.model, repeated.training) == (phase.data, phase.model, phase.training)
+    assert not set(repeated.seeds) & set(phase.seeds)
