@@ -6,7 +6,8 @@ import pytest
 
 from oelm.analysis.methods_zh import METHODS_ZH, MODIFIERS_ZH
 from oelm.analysis.results import Note
-from oelm.analysis.texts import TEXTS, texts
+from oelm.analysis.sentences import TEXTS
+from oelm.analysis.texts import texts
 from oelm.errors import OelmError
 from oelm.methods import METHODS
 from oelm.modifiers import MODIFIERS

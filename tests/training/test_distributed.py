@@ -28,11 +28,12 @@ from oelm.training import setup
 from oelm.training.checkpoints import newest_valid
 from oelm.training.classification import Classification
 from oelm.training.config import RunConfig
-from oelm.training.distributed import ALONE, PeerLost, Processes, find_world, planned_world
+from oelm.training.distributed import PeerLost, Processes, find_world, planned_world
 from oelm.training.interruption import Interrupted
 from oelm.training.launch import launch
 from oelm.training.objectives import LanguageModelling
 from oelm.training.trainer import Trainer, train
+from oelm.training.world import ALONE
 
 SAME = ("model.safetensors", "optimizer.safetensors", "freeze.json", "tokenizer.json")
 SMALL = {"d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 64, "max_seq_len": 32, "dropout": 0.1}

@@ -5,5 +5,5 @@
     pictures(loaded)                         # plots.py; curves.py, forest.py, pareto.py in one figure_style.py
     write_report("runs/demo", "runs/demo")   # report.py: a self-contained page
 
-A new metric is a row of `statistics.METRICS`; a new sentence is a row of `texts.TEXTS`.
+A new metric is a row of `statistics.METRICS`; a new sentence is a row of `sentences.TEXTS`.
 """

@@ -12,8 +12,8 @@ from oelm.data.labelled import TaskData, Texts
 from oelm.data.order import GroupedOrder
 from oelm.errors import OelmError
 from oelm.training.config import TrainingSection
-from oelm.training.distributed import ALONE, World
 from oelm.training.objectives import FORWARD_SHARE
+from oelm.training.world import ALONE, World
 
 Batch = dict[str, Tensor]
 

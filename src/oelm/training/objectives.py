@@ -15,7 +15,7 @@ from oelm.data.order import batch_samples
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.training.config import TrainingSection
-from oelm.training.distributed import ALONE, World
+from oelm.training.world import ALONE, World
 
 Batch = tuple[Tensor, Tensor]
 FORWARD_SHARE = 1 / 3

@@ -20,9 +20,9 @@ from oelm.models.gpt import GPT, GPTConfig
 from oelm.runs import RunFolder, checkpoint_bytes
 from oelm.schedules import Schedule
 from oelm.training.config import RunConfig
-from oelm.training.distributed import ALONE, World
 from oelm.training.environment import keep_freed_memory
 from oelm.training.objectives import LanguageModelling, Objective
+from oelm.training.world import ALONE, World
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
