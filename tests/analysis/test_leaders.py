@@ -9,7 +9,6 @@ from factory import make_run
 from oelm.errors import OelmError
 from oelm.experiments.entries import experiment
 from oelm.methods import method
-from oelm.modifiers import equal_baseline
 
 FOLDER = Path(__file__).parents[2] / "results/methods"
 PERPLEXITIES = {  # at the better of two learning rates
@@ -107,10 +106,11 @@ def test_the_catalog_follows_phases_2_and_2b(leaders):
     assert experiment("methods-wikitext", "mini").arms == leaders.later(leaders.CONFIRMED, one_of_two=True)
 
 
-@pytest.mark.parametrize("fresh, of", [("methods-fresh", "methods-layers"), ("methods-fresh-large", "methods-large")])
-def test_fresh_seeds_repeat_the_last_arm_of_a_phase_in_its_settings_with_no_seed_of_it(leaders, fresh, of):
-    repeated, phase = experiment(fresh, "mini"), experiment(of, "mini")
-    best = leaders.later(leaders.CONFIRMED)[-1]
-    assert repeated.arms == ["baseline", equal_baseline(best), best]
-    assert (repeated.data, repeated.model, repeated.training) == (phase.data, phase.model, phase.training)
-    assert not set(repeated.seeds) & set(phase.seeds)
+def test_fresh_seeds_and_rates_repeat_an_arm_of_the_larger_model_in_its_settings():
+    larger, fresh, rates = (experiment(f"methods-{name}", "mini") for name in ("large", "fresh", "rates"))
+    assert fresh.arms == rates.arms and set(fresh.arms) < set(larger.arms)
+    assert (fresh.data, fresh.model, fresh.training) == (larger.data, larger.model, larger.training)
+    assert not set(fresh.seeds) & set(larger.seeds)
+    assert (rates.data, rates.model) == (larger.data, larger.model)
+    assert {**rates.training, "max_lr": 3e-3} == larger.training
+    assert [variant.training for variant in rates.variants] == [{"max_lr": 2e-3}, {"max_lr": 5e-3}]
