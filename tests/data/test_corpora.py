@@ -166,6 +166,18 @@ def test_a_local_copy_of_rows_that_are_lines_becomes_articles_again(tmp_path: Pa
     assert "rows_are_lines" not in find_source([tmp_path]).settings()
 
 
+def test_an_article_may_go_on_in_the_next_file_and_rows_that_are_documents_stay_apart(tmp_path: Path) -> None:
+    def write_rows(name: str, rows: list[str]) -> None:
+        (tmp_path / name).write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+
+    write_rows("train-00000.jsonl", ["", " = A = \n", "", " text \n"])
+    write_rows("train-00001.jsonl", [" goes on \n", "", " = B = \n", "", " more \n"])
+    write_rows("validation.jsonl", [" = C = \n \n whole \n", "", "plain", " = D = \n \n article \n"])
+    found = find_source([tmp_path], name="wikitext103")
+    assert list(documents(found, "train")) == [" \n = A = \n \n text \n goes on \n \n", " = B = \n \n more \n"]
+    assert list(documents(found, "validation")) == [" = C = \n \n whole \n", "plain", " = D = \n \n article \n"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -224,6 +236,18 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
     return requests
+
+
+def test_what_is_cached_of_another_commit_is_not_taken_for_the_one_asked_for(tmp_path: Path, monkeypatch) -> None:
+    import datasets
+
+    asked, other = "a" * 40, "1" * 40  # without a network, `datasets` takes what it has
+    cached = tmp_path / "0.0.0" / other
+    datasets.Dataset.from_dict({"text": ["x"]}).save_to_disk(cached)
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, **options: datasets.load_from_disk(cached))
+    with pytest.raises(OelmError, match=f"is cached at commit {other}, not at {asked}.* --revision {other}"):
+        list(documents(find_source(["tinystories"], revision=asked), "train"))
+    assert list(documents(find_source(["tinystories"], revision=other), "train")) == ["x"]
 
 
 def test_hub_datasets_are_read_at_the_commit_that_is_recorded(hub: list[dict]) -> None:

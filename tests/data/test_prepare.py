@@ -276,11 +276,12 @@ def test_folders_that_are_not_ours_are_never_touched(source: Source, tokenizer: 
 
 
 def test_a_folder_with_anything_else_in_it_is_never_replaced(source: Source, tokenizer: Path, tmp_path: Path) -> None:
-    for name in ("manifest.json", "thesis.tex"):
-        (tmp_path / name).write_text("{}")
-    with pytest.raises(OelmError, match=r"holds thesis\.tex, which is no prepared data and would be lost"):
-        prepare(source, tmp_path, tokenizer, force=True)
-    assert (tmp_path / "thesis.tex").exists()
+    for foreign in ("thesis.tex", ".env"):
+        for name in ("manifest.json", ".manifest.json.torn", foreign):
+            (tmp_path / name).write_text("{}")
+        with pytest.raises(OelmError, match=rf"holds {foreign}, which is no prepared data and would be lost"):
+            prepare(source, tmp_path, tokenizer, force=True)
+        (tmp_path / foreign).unlink()
 
 
 def test_an_empty_validation_split_is_refused(tokenizer: Path, tmp_path: Path) -> None:

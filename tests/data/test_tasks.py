@@ -245,10 +245,10 @@ class FakeHub:
         assert revision == "main", "a commit needs no asking"
         return SimpleNamespace(sha="c0ffee")
 
-    def load(self, name, config, *, split, revision):
+    def load(self, path, name, *, split, revision):
         import datasets
 
-        self.asked.append((name, config, split, revision))
+        self.asked.append((path, name, split, revision))
         return datasets.Dataset.from_dict({"premise": ["p", "q"], "hypothesis": ["h", "i"], "label": [0, 2]})
 
 

@@ -4,11 +4,14 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from oelm.data.sources import Source, carve
 from oelm.data.textfiles import joined_rows
 from oelm.errors import OelmError
+
+_COMMIT = re.compile("[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,25 @@ class Corpus:
 
 def commit_of(dataset: str, revision: str | None) -> str:
     """The commit that a revision means; one that is a commit needs no asking, so that what is cached works offline."""
-    if revision and re.fullmatch("[0-9a-f]{40}", revision):
+    if revision and _COMMIT.fullmatch(revision):
         return revision
     from huggingface_hub import HfApi
 
     return str(HfApi().dataset_info(dataset, revision=revision, timeout=20).sha)
+
+
+def load_at(dataset: str, config: str | None, split: str, commit: str) -> Any:
+    """A split of a dataset at a commit. Without a network, `datasets` takes whatever commit it has; we do not."""
+    import datasets
+
+    loaded = datasets.load_dataset(dataset, name=config, split=split, revision=commit)
+    cached = {Path(file["filename"]).parent.name for file in loaded.cache_files}  # named by commit
+    if others := sorted(name for name in cached if _COMMIT.fullmatch(name) and name != commit):
+        raise OelmError(
+            f"dataset {dataset} is cached at commit {others[0]}, not at {commit}, and the hub cannot be reached; "
+            f"try again with a network, or ask for what is cached: --revision {others[0]}"
+        )
+    return loaded
 
 
 @dataclass(frozen=True)
@@ -71,12 +88,8 @@ class HubSource(Source):
                 yield text, None
 
     def _load(self, split: str) -> Any:
-        import datasets
-
         try:
-            dataset = datasets.load_dataset(
-                self.corpus.hub, name=self.corpus.config, split=split, revision=self._resolved()
-            )
+            dataset = load_at(str(self.corpus.hub), self.corpus.config, split, self._resolved())
         except OelmError:
             raise
         except Exception as error:  # the hub's clients raise many unrelated types

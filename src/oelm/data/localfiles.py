@@ -1,13 +1,14 @@
 """Text in the user's own files: `FilesSource`, and which files are for training and which for validation."""
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oelm.data.sources import SPLITS, Source, carve
-from oelm.data.textfiles import SUFFIXES, file_documents, text_format
+from oelm.data.textfiles import SUFFIXES, file_documents, text_format, wikitext_documents
 from oelm.errors import OelmError
 from oelm.files import file_hash
 
@@ -25,7 +26,7 @@ class FilesSource(Source):
     fraction: float | None
     seed: int
     rows_are_lines: bool = False
-    """In files of rows, that these are lines of articles, to be joined again (see `Corpus`)."""
+    """In files of rows, that these may be lines of articles, to be joined again (see `Corpus`)."""
     _hashes: dict[Path, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def settings(self) -> dict[str, Any]:
@@ -49,9 +50,15 @@ class FilesSource(Source):
 
     def texts(self, split: str) -> Iterator[tuple[str, float | None]]:
         paths = self._files(split) if self.fraction is None else self.train
-        stream = (text for path in paths for text in file_documents(path, self.field, self.rows_are_lines))
+        stream = self._documents(paths)
         for text in stream if self.fraction is None else carve(stream, split, self.fraction, self.seed):
             yield text, None
+
+    def _documents(self, paths: Iterable[Path]) -> Iterator[str]:
+        for is_text, files in itertools.groupby(paths, lambda path: text_format(path) == ".txt"):
+            lines = self.rows_are_lines and not is_text
+            rows = (text for path in files for text in file_documents(path, self.field, keep_blank=lines))
+            yield from wikitext_documents(rows) if lines else rows  # an article may go on in the next file
 
     def expected_bytes(self, split: str) -> int | None:
         paths = self._files(split) if self.fraction is None else self.train

@@ -59,7 +59,8 @@ def is_finished(out: Path, settings: dict[str, Any], force: bool) -> bool:
     if not (out / "manifest.json").exists():
         raise OelmError(f"{out} exists and is not prepared data; choose another --out")
     if force:
-        if others := sorted({path.name for path in out.iterdir() if not path.name.startswith(".")} - _OURS):
+        torn = tuple(f".{name}." for name in _OURS)  # what a kill left of atomic writes
+        if others := sorted(p.name for p in out.iterdir() if p.name not in _OURS and not p.name.startswith(torn)):
             raise OelmError(f"{out} holds {others[0]}, which is no prepared data and would be lost; move it away first")
         return False
     differing = _differences(read_manifest(out)["settings"], settings)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oelm.data.hub import commit_of
+from oelm.data.hub import commit_of, load_at
 from oelm.errors import OelmError, unknown
 from oelm.files import file_hash
 
@@ -221,10 +221,9 @@ class TaskSource:
         return self.language if self.task.languages and self.language else self.task.config
 
     def _load(self, split: str) -> Any:
-        import datasets
-
+        commit = self._resolved()
         try:
-            return datasets.load_dataset(self.task.hub, self._config(), split=split, revision=self._resolved())
+            return load_at(str(self.task.hub), self._config(), split, commit)
         except OelmError:
             raise
         except Exception as error:  # the hub's clients raise many unrelated types

@@ -17,23 +17,21 @@ SEPARATOR = "<|endoftext|>"
 _PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 
 
-def file_documents(path: Path, field: str = "text", rows_are_lines: bool = False) -> Iterator[str]:
+def file_documents(path: Path, field: str = "text", keep_blank: bool = False) -> Iterator[str]:
     """Stream the documents of one file; what is wrong with it is told with its name and line.
 
-    `.jsonl` and `.parquet` hold one document per row in `field`, or one line of a WikiText article. In `.txt`,
-    documents end at a line `<|endoftext|>`; a file that begins with a WikiText heading (` = Title = `) has one document
-    per article; any other text is cut at blank lines into documents of about 64 kB, so that a book of any length
-    streams.
+    `.jsonl` and `.parquet` hold one document per row in `field`; rows without text are left out unless `keep_blank`. In
+    `.txt`, documents end at a line `<|endoftext|>`; a file that begins with a WikiText heading (` = Title = `) has one
+    document per article; any other text is cut at blank lines into documents of about 64 kB, so that a book of any
+    length streams.
     """
     reader = {".txt": _text_documents, ".jsonl": _jsonl_documents, ".parquet": _parquet_documents}[text_format(path)]
     empty = True
     try:
-        rows = reader(path, field)
-        if rows_are_lines and text_format(path) != ".txt":
-            rows = joined_rows(rows)
-        for text in rows:
-            if text and not text.isspace():
-                empty = False
+        for text in reader(path, field):
+            blank = not text or text.isspace()
+            empty = empty and blank
+            if keep_blank or not blank:
                 yield text
     except (OSError, EOFError) as error:  # missing, unreadable, truncated or not compressed at all
         raise OelmError(f"{path} cannot be read ({error}); is it complete?") from error
@@ -106,6 +104,18 @@ def articles(lines: Iterator[str]) -> Iterator[str]:
 def joined_rows(rows: Iterator[str]) -> Iterator[str]:
     """Articles from rows that are lines; where the raw file has the line " \\n", the hub stores an empty string."""
     return articles(row or " \n" for row in rows)
+
+
+def wikitext_documents(rows: Iterator[str]) -> Iterator[str]:
+    """Articles from rows of WikiText, blank ones included. Rows that are lines begin with a heading; others stay."""
+    head: list[str] = []
+    for row in rows:
+        head.append(row)
+        if row and not row.isspace():
+            break
+    all_rows = itertools.chain(head, rows)
+    lines = bool(head) and _HEADING.fullmatch(head[-1])
+    return (text for text in (joined_rows(all_rows) if lines else all_rows) if text and not text.isspace())
 
 
 def _jsonl_documents(path: Path, field: str) -> Iterator[str]:
