@@ -75,6 +75,22 @@ def test_gaps_have_the_goal_line_and_clip_wide_intervals(tmp_path):
     assert any(line.get_marker() == ">" for line in axes.lines)
 
 
+@pytest.mark.parametrize(
+    ("others", "counted"),
+    [
+        (("baseline+rank=8", "orthogonal_trained"), "5 % goal: 1 met, 1 missed, 0 undecided"),
+        (("q_only", "oelm_freeze"), "5 % goal: 1 met, 1 missed, 0 undecided"),
+        (("baseline+rank=8", "oelm_freeze"), "5 % goal of arms that freeze: 0 met, 1 missed, 0 undecided"),
+    ],
+)
+def test_the_title_of_the_gaps_counts_what_it_says(tmp_path, others, counted):
+    for name, value in zip(("baseline", *others), (10.0, 9.8, 12.0), strict=True):
+        for seed, noise in enumerate((0.0, 0.1, -0.1)):
+            make_run(tmp_path, name, seed, perplexity=value + noise)
+    (picture,) = [p for p in pictures(load_runs(tmp_path)) if p.name == "gaps"]
+    assert picture.title.endswith(counted)
+
+
 def test_a_method_has_the_same_colour_in_every_figure(drawn):
     freeze = "#0072b2"
     assert all(freeze in picture.svg() for picture in drawn.values())

@@ -85,6 +85,31 @@ def test_a_method_all_of_whose_seeds_failed_on_another_text_is_not_proven(result
     assert len(advice.left_out) == 3 and advice.left_out[0].startswith("lost0 failed and no other seed")
 
 
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"model": {"size": "", "encoder": "bert"}, "data": {"path": "data/sst2", "fingerprint": "of sst2"}},
+        {"data": {"path": "data/fables", "fingerprint": None}},
+    ],
+)
+def test_a_failure_where_nothing_was_finished_says_nothing_of_a_method(results, elsewhere):
+    make_run(results, "permutation_qk+rank=8", 3, finished=False, state=FAILED, config_changes=elsewhere)
+    advice = advise(load_runs(results), "decoder", "lm", 5.0)
+    assert advice.verdicts["permutation_qk+rank=8"] == "met"
+    assert advice.left_out == []
+
+
+def test_two_seeds_that_agree_exactly_are_not_one(tmp_path):
+    encoder = {"model": {"size": "", "encoder": "bert"}}
+    for seed, accuracy in enumerate((0.75, 0.875)):
+        for name, loss in (("baseline", 0.0), ("oelm_freeze", 0.0625)):
+            final = {"accuracy": accuracy - loss, "f1": 0.8, "loss": 0.4}
+            make_run(tmp_path, name, seed, final=final, config_changes=encoder)
+    words = ["recommend", "--model", "bert-base", "--results", str(tmp_path)]
+    shown = " ".join(CliRunner().invoke(app, words).stdout.split())
+    assert "gap -6.2 points, no interval" in shown and "one seed" not in shown
+
+
 def test_what_is_no_evidence_is_named_with_the_reason(results):
     make_run(results, "oelm_freeze", 0, name="alone", dataset="other")
     make_run(results, "oelm_freeze", 0, name="longer", weight_decay=0.2)

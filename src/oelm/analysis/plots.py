@@ -183,11 +183,12 @@ def _gaps(study: Study, records: list[Record], t: Texts) -> Drawing:
         for arm, r, gap in rows
     ]
     values = [f"{value:+.1f}".replace("-", "−") for value in sorted(gap.value for _, _, gap in rows)]
-    frozen = [r for arm, r, _ in rows if arm.made.freezes]
-    counts = {verdict: sum(r["goal"] == verdict for r in frozen) for verdict in (MET, MISSED, UNDECIDED)}
+    judged = [r for arm, r, _ in rows if arm.made.freezes] or [r for _, r, _ in rows]
+    counts = {verdict: sum(r["goal"] == verdict for r in judged) for verdict in (MET, MISSED, UNDECIDED)}
     unit, verdict = t("unit_points", value="").strip() if points else "%", t.word("goal", rows[0][1]["goal"])
     facts = {"low": values[0], "high": values[-1], "unit": unit, "arm": rows[0][0].label, "verdict": verdict, **counts}
-    title = t("title_gaps" if len(rows) > 1 else "title_gap", **facts)
+    key = "title_gap" if len(rows) == 1 else "title_gaps" if len(judged) == len(rows) else "title_gaps_some_frozen"
+    title = t(key, **facts)
     figure, axes = forest(entries, [0.0, goal_value(study)])
     axes.axvline(0, color=FAINT, linewidth=1)
     goal_line(axes, study, t, vertical=True)

@@ -33,7 +33,7 @@ class Evidence:
     unit: str
     worse_low: float | None
     worse_high: float | None
-    """By how many percent it is worse than its baseline, as an interval; None with a single seed."""
+    """By how many percent it is worse than its baseline, as an interval; None without one (a single seed)."""
     verdict: str
     baseline: str
     equal: bool
@@ -113,12 +113,15 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
 
 
 def _without_an_arm(loaded: Loaded, failed: list[Run], kind: str, task: str) -> list[Run]:
-    """Failed runs of methods that have no finished run on that data and model: there, nothing is known of them."""
+    """Failed runs of methods that have no finished run on data and a model where others have: they failed there.
+
+    Where nothing was finished, a failure may be anyone's.
+    """
     found = []
     for run in failed:
         beside = [study for study in loaded.studies if place_of(study.runs[0]) == place_of(run)]
-        elsewhere = beside and not any((study.family, task_of(study)) == (kind, task) for study in beside)
-        if not elsewhere and not any(r.method_key == run.method_key for study in beside for r in study.runs):
+        here = any((study.family, task_of(study)) == (kind, task) for study in beside)
+        if here and not any(r.method_key == run.method_key for study in beside for r in study.runs):
             found.append(run)
     return found
 

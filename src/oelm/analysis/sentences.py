@@ -85,6 +85,12 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Gaps run from {low} to {high} {unit}; 5 % goal: {met} met, {missed} missed, {undecided} undecided",
         "与基线之差为 {low} 至 {high} {unit}；5 % 目标：{met} 个达标，{missed} 个未达标，{undecided} 个尚无定论",
     ),
+    "title_gaps_some_frozen": (
+        "Gaps run from {low} to {high} {unit}; 5 % goal of arms that freeze: {met} met, {missed} missed, "
+        "{undecided} undecided",
+        "与基线之差为 {low} 至 {high} {unit}；冻结方法的 5 % 目标：{met} 个达标，{missed} 个未达标，"
+        "{undecided} 个尚无定论",
+    ),
     "title_gap": (
         "{arm} is {low} {unit} from the baseline; 5 % goal: {verdict}",
         "{arm} 与基线相差 {low} {unit}；5 % 目标：{verdict}",
@@ -173,8 +179,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "sum_gap": ("{arm} is {gap} {direction}{interval}, goal {goal}", "{arm} {direction} {gap}{interval}，{goal}"),
     "sum_equal": ("{arm} is as good{interval}, goal {goal}", "{arm} 与基线相当{interval}，{goal}"),
     "sum_incomparable": (
-        "{arm} is {gap} {direction}, but was trained otherwise and is not comparable",
-        "{arm} {direction} {gap}，但训练设置不同，不可比较",
+        "{arm} is {gap} {direction}{interval}, but was trained otherwise and is not comparable",
+        "{arm} {direction} {gap}{interval}，但训练设置不同，不可比较",
     ),
     "sum_many_not_comparable": ("not comparable, {count}: {arms}", "{count} 个不可比较：{arms}"),
     "sum_count": ("{count} arms", "共 {count} 个"),

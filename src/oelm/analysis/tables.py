@@ -161,8 +161,7 @@ def notes(loaded: Loaded) -> list[Note]:
         blank = [run.name for run in study.runs if not run.curve(study.metric.key)]
         if blank:
             said.append(Note("note_no_curve", {"runs": _first_few(blank)}))
-        pairs = {id(arm): gap for arm in study.arms if (gap := gap_of(arm))}
-        single = [a.label for a in study.arms if len(a.runs) == 1 or (id(a) in pairs and not pairs[id(a)].t)]
+        single = [a.label for a in study.arms if len(a.runs) == 1 or ((gap := gap_of(a)) and len(gap.by_seed) == 1)]
         if single:
             said.append(Note("note_one_seed", {"arms": _first_few(single), **where}))
     if any((time := loaded.step_time(arm)) and not time.interleaved and not time.is_reference for arm in loaded.arms):

@@ -36,7 +36,7 @@ def recommend(
     from oelm.inspection import inspect_model
     from oelm.methods import Method
 
-    baseline = inspect_model(model, "baseline")  # refuses an unknown model before anything is read
+    inspect_model(model, "baseline")  # refuses an unknown model before anything is read
     kind = _kind(model)
     task = task or (CLASSIFICATION if kind == "encoder" else LANGUAGE_MODELLING)
     if task not in TASKS:
@@ -58,7 +58,8 @@ def recommend(
             misfits[name] = str(error)
     advice = replace(advice, costs=costs, misfits=misfits)
     if as_json:
-        facts = {"model": model, "total_parameters": baseline["total_parameters"], **advice.to_dict()}
+        total = inspect_model(model, "baseline", labels=labels)["total_parameters"]
+        facts = {"model": model, "total_parameters": total, **advice.to_dict()}
         typer.echo(json.dumps(facts, indent=2))
     else:
         _print(model, results, advice, everything)
@@ -139,9 +140,9 @@ def _others(advice: "Advice", names: list[str]) -> "Table":
 
 
 def _interval(e: "Evidence") -> str:
-    return (
-        f"gap {e.gap:+.1f} {e.unit}, one seed" if e.worse_low is None else f"{e.worse_low:+.1f} … {e.worse_high:+.1f} %"
-    )
+    if e.worse_low is not None:
+        return f"{e.worse_low:+.1f} … {e.worse_high:+.1f} %"
+    return f"gap {e.gap:+.1f} {e.unit}, {'one seed' if e.seeds == 1 else 'no interval'}"
 
 
 def _cost(advice: "Advice", name: str) -> str:
