@@ -169,6 +169,9 @@ def test_a_stock_model_with_a_token_shift_refuses_a_cache():
     assert model.generate(ids, max_new_tokens=3, do_sample=False).shape == (1, 8)
     with pytest.raises(OelmError, match=r"LlamaForCausalLM has a token shift, .* generate with use_cache=False"):
         model.generate(ids, max_new_tokens=3, do_sample=False, use_cache=True)
+    cache = model.model(ids, use_cache=True).past_key_values
+    with pytest.raises(OelmError, match="LlamaModel has a token shift"):
+        model.model(ids[:, -1:], past_key_values=cache)
 
 
 def test_our_gpt_with_a_token_shift_refuses_a_filled_cache_also_when_it_comes_from_disk(tmp_path):
@@ -181,6 +184,8 @@ def test_our_gpt_with_a_token_shift_refuses_a_filled_cache_also_when_it_comes_fr
     auto(ids, past_key_values=cache)
     with pytest.raises(OelmError, match="has a token shift"):
         auto(ids[:, -1:], past_key_values=cache)
+    with pytest.raises(OelmError, match="has a token shift"):
+        model(ids[:, -1:], cache=cache)  # without a mask, only the cache tells
 
 
 def test_a_hugging_face_model_within_another_module_is_marked_for_what_it_holds(tmp_path):

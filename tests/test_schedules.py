@@ -1,6 +1,7 @@
 """When weights train: layers, ratios, thawing, pausing and learning rates, and that every run keeps to them."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -298,6 +299,9 @@ def test_an_encoder_and_a_decoder_thaw_side_by_side_each_from_its_own_top():
         ("encoder.layers", 3): 21, ("encoder.layers", 2): 41, ("encoder.layers", 1): 61, ("encoder.layers", 0): 81,
         ("decoder.layers", 1): 21, ("decoder.layers", 0): 81,
     }  # fmt: skip
+    each = replace(report, method=method("oelm_freeze+thaw=top-down:0.2:0.4:0.6:0.8"))
+    with pytest.raises(OelmError, match=r"4 thaw times for 2 frozen layers in decoder\.layers; one or two fit"):
+        Schedule.of(each, 100)
 
 
 def test_pieces_stay_where_a_ratio_freezes_nothing():

@@ -220,7 +220,9 @@ def note(model: nn.Module) -> None:
             for holder in (config, getattr(owner, "generation_config", None)):
                 if holder is not None:
                     holder.use_cache = False
-            owner.register_forward_pre_hook(_refuse_cache, with_kwargs=True)
+            for part in owner.modules():  # also where it is called without its head
+                if hasattr(part, "save_pretrained"):
+                    part.register_forward_pre_hook(_refuse_cache, with_kwargs=True)
 
 
 def _hugging_face(module: nn.Module) -> Iterator[Any]:

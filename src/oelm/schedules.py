@@ -42,7 +42,8 @@ class Schedule:
         thaw_steps: dict[Place, int] = {}
         refreeze = None
         for stack, layers in stacks.items():
-            steps, refreeze = _thaw_steps(report.method, sorted(layers), max_steps)
+            where = f" in {stack}" if len(stacks) > 1 else ""
+            steps, refreeze = _thaw_steps(report.method, sorted(layers), max_steps, where)
             thaw_steps |= {(stack, layer): step for layer, step in steps.items()}
         moves = bool(thaw_steps) or any(site.every > 1 for site in report.sites)
         return cls(thaw_steps, refreeze, moves, _warmup(report.method, thaw_steps, refreeze, max_steps))
@@ -170,7 +171,9 @@ def picture(report: FreezeReport, max_steps: int = USUAL_STEPS, columns: int = 4
 LEGEND = "█ trains   ▒ trains every few steps   · frozen   ○ no weights"
 
 
-def _thaw_steps(method: Method, layers: list[int], max_steps: int) -> tuple[dict[int, int], int | None]:
+def _thaw_steps(
+    method: Method, layers: list[int], max_steps: int, where: str = ""
+) -> tuple[dict[int, int], int | None]:
     thaw = method.thaw
     if thaw is None:
         return {}, None
@@ -187,7 +190,8 @@ def _thaw_steps(method: Method, layers: list[int], max_steps: int) -> tuple[dict
         times = [first + (last - first) * i / max(1, count - 1) for i in range(count)]
     elif len(times) != count:
         raise OelmError(
-            f"method {method.name!r} gives {len(times)} thaw times for {count} frozen layers; give one, two or {count}"
+            f"method {method.name!r} gives {len(times)} thaw times for {count} frozen layers{where}; "
+            + ("one or two fit stacks of any depth" if where else f"give one, two or {count}")
         )
     steps = [t if len(thaw.at) == 2 else _step(t, max_steps) for t in times]
     if steps != sorted(steps):

@@ -36,10 +36,13 @@ def test_a_config_may_be_used_with_other_data_than_it_was_made_with(parsed, fabl
 
 
 def test_epochs_of_other_data_are_other_steps(parsed, fables_folder, tmp_path):
-    made = {"data": {"path": "data/other"}, "training": {"epochs": 2, "max_steps": 7, "warmup_steps": 1}}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(made))
-    config = parsed("--config", tmp_path / "config.yaml", "--dataset", fables_folder)
-    assert (config.training.epochs, config.training.max_steps, config.training.warmup_steps) == (2, None, None)
+    followed = {"max_steps": 70, "warmup_steps": 7, "eval_every": 7, "checkpoint_every": 7}
+    chosen = {"warmup_steps": 5, "eval_every": 10, "checkpoint_every": 20}
+    for given, kept in ((followed, {}), ({"max_steps": 70, **chosen}, chosen), (chosen, chosen)):
+        made = {"data": {"path": "data/other"}, "training": {"epochs": 2, **given}}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(made))
+        training = parsed("--config", tmp_path / "config.yaml", "--dataset", fables_folder).training
+        assert {name: getattr(training, name) for name in followed} == dict.fromkeys(followed) | kept
 
 
 @pytest.mark.parametrize(("epochs", "words"), [(0, "greater than 0"), (-1, "greater than 0"), ("inf", "finite")])

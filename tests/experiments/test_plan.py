@@ -189,6 +189,20 @@ def test_times_are_never_lost_to_another_experiments_and_later_arms_are_timed_wi
     assert timed(first, second) == [["q_only", "oelm_freeze"], ["oelm_freeze"]]
 
 
+def test_times_of_steps_that_were_computed_otherwise_do_not_count(smoke, monkeypatch):
+    measured = []
+    monkeypatch.setattr(suite, "_step_times", lambda arms, config, *rest: measured.append(config) or {})
+    (run, *_) = smoke("phase2")
+    run.folder.mkdir(parents=True)
+    old = {"protocol": {"order": "A-B-…-B-A"}, "reference": "baseline", "arms": {}}  # always fp32, not compiled
+    (run.folder.parent / "step_time.json").write_text(json.dumps(old))
+    time_planned([run])
+    assert measured == []
+    run.config.runtime.compile = True
+    time_planned([run])
+    assert measured == [run.config]
+
+
 def test_models_of_several_sizes_share_no_step_time(smoke):
     planned, said = smoke("sizes"), []
     time_planned(planned, say=said.append)

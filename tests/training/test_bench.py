@@ -145,6 +145,21 @@ def test_step_times_beside_runs_are_measured_as_the_runs_are_trained(monkeypatch
     assert (times["protocol"]["precision"], times["protocol"]["accumulation"]) == ("bf16", 3)
 
 
+def test_every_arm_of_many_is_compiled(monkeypatch):
+    """All arms are versions of one model, of which torch.compile by itself bears eight."""
+    graphs, compile_ = [], torch.compile
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda model: compile_(model, backend=count))
+    names = ["oelm_freeze", "identity_q", "permutation_qk", "signs_qk", "hadamard_qk", "q_only"]
+    names += [f"baseline+{piece}" for piece in ("scale", "gain", "mix", "rank=2")]
+    compare_step_times(names, SMALL.model(), SMALL.settings(), rounds=2, compiled=True)
+    assert len(graphs) == len(names) + 1
+
+
 def test_a_limit_of_zero_does_not_clip():
     settings = SMALL.settings().model_copy(update={"grad_clip": 0.0})
     arm = build_arm("baseline", SMALL.model(), settings, device=torch.device("cpu"))

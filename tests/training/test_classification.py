@@ -197,6 +197,17 @@ def test_every_row_of_a_step_weighs_the_same_however_it_is_cut_into_batches(task
     assert weights == pytest.approx([1 / 150] * 150)
 
 
+def test_the_rows_of_a_step_are_counted_once_not_for_each_of_its_batches(task, monkeypatch):
+    settings = TrainingSection(max_steps=1, batch_size=2, accumulation=20)
+    objective = Classification(task, settings, seed=0, device=torch.device("cpu"), segments=False)
+    asked = []
+    batch = objective.order.batch
+    monkeypatch.setattr(objective.order, "batch", lambda number: asked.append(number) or batch(number))
+    for micro in range(20):
+        objective.batch(micro)
+    assert len(asked) == 40
+
+
 def test_steps_that_do_not_fit_the_data_are_refused_in_one_line():
     with pytest.raises(oelm.OelmError, match=r"epochs 1 are 100 steps of this data: .*warmup_steps 500 exceeds"):
         TrainingSection(epochs=1, warmup_steps=500).with_steps(100)

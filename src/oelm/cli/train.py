@@ -228,11 +228,17 @@ def _run(
 def _forget_data(values: dict[str, Any]) -> None:
     """Other data than a config was made with have another identity, and an epoch other steps and what follows them."""
     values.get("data", {}).pop("fingerprint", None)
-    if values.get("training", {}).get("epochs") is not None:
-        from oelm.runs import STEPS_OF_DATA
+    training = values.get("training", {})
+    if training.get("epochs") is None or training.get("max_steps") is None:
+        return  # nothing has followed from the data yet
+    from oelm.runs import STEPS_OF_DATA
+    from oelm.training.config import TrainingSection
 
-        for name in STEPS_OF_DATA:
-            values["training"].pop(name, None)
+    followed = TrainingSection(max_steps=training["max_steps"]).model_dump()
+    followed["checkpoint_every"] = training.get("eval_every")
+    for name in STEPS_OF_DATA:
+        if training.get(name) == followed[name]:
+            training.pop(name, None)
 
 
 def _model_name(config: "RunConfig") -> str:

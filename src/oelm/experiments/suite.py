@@ -111,25 +111,37 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 24, say: Say = 
             say(f"not timing {runs[0].folder.parent}: it holds models of several sizes, and one file cannot say whose")
             continue
         wanted = [run for run in runs if not method(run.arm).moves]
-        lacking = [f for f in folders if {r.arm for r in wanted if r.folder.parent == f} - set(_timed_arms(f))]
+        timed = {folder: _timed_arms(folder, runs[0].config) for folder in folders}
+        lacking = [f for f in folders if {r.arm for r in wanted if r.folder.parent == f} - set(timed[f])]
         if not lacking:
             continue
-        arms = dict.fromkeys(
-            [*(run.arm for run in wanted), *(arm for folder in lacking for arm in _timed_arms(folder))]
-        )
+        arms = dict.fromkeys([*(run.arm for run in wanted), *(arm for folder in lacking for arm in timed[folder])])
         say(f"timing {', '.join(arms)} side by side")
         times = _step_times(list(arms), runs[0].config, TokenData.open(runs[0].config.data.path), rounds)
         for folder in lacking:
             write_json(folder / STEP_TIME_FILE, times)
 
 
-def _timed_arms(folder: Path) -> list[str]:
-    """The arms whose step times a folder has already, the reference among them."""
+def _timed_arms(folder: Path, config: RunConfig) -> list[str]:
+    """The arms whose step times a folder has already as they are trained, the reference among them."""
     try:
         times = json.loads((folder / STEP_TIME_FILE).read_text())
+        protocol = {"precision": "fp32", "accumulation": 1, "compiled": False} | times.get("protocol", {})
+        if any(protocol[key] != value for key, value in _how(config).items()):
+            return []
         return [times["reference"], *times["arms"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
+
+
+def _how(config: RunConfig) -> dict[str, Any]:
+    """What of a step's protocol follows from a run."""
+    training = config.training
+    return {
+        "precision": training.precision,
+        "accumulation": training.accumulation,
+        "compiled": config.runtime.compile,
+    }
 
 
 def run_suite(
@@ -161,10 +173,11 @@ def prepare_data(experiment: Experiment, root: Path) -> TokenData:
 def time_arms(experiment: Experiment, root: Path, *, rounds: int = 24) -> dict[str, Any]:
     """Interleaved step times of the arms, measured once and kept beside the runs."""
     file = root / STEP_TIME_FILE
-    if set(experiment.arms) <= set(_timed_arms(root)):
-        return json.loads(file.read_text())
     data = TokenData.open(root / "data")
-    times = _step_times(experiment.arms, plan(experiment, data, root)[0].config, data, rounds)
+    config = plan(experiment, data, root)[0].config
+    if set(experiment.arms) <= set(_timed_arms(root, config)):
+        return json.loads(file.read_text())
+    times = _step_times(experiment.arms, config, data, rounds)
     write_json(file, times)
     return times
 

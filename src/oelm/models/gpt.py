@@ -102,6 +102,7 @@ class KeyValueCache(Protocol):
     """What attention asks of a cache; transformers' `Cache` classes fit."""
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]: ...
+    def get_seq_length(self) -> int: ...
 
 
 class GPT(nn.Module):
@@ -160,7 +161,7 @@ class GPT(nn.Module):
         length = input_ids.shape[1]
         seen = length if attention_mask is None else attention_mask.shape[1]
         self._require_room(input_ids, max(seen, length))
-        if cache is not None and seen > length:
+        if cache is not None and (seen > length or cache.get_seq_length()):
             require_no_shift(self)
         if position_ids is None:
             position_ids = torch.arange(seen - length, seen, device=input_ids.device)[None]

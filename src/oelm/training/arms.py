@@ -19,7 +19,7 @@ from oelm.methods import METHODS, method
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.models.peers import PEERS
 from oelm.training.config import TrainingSection
-from oelm.training.environment import keep_freed_memory
+from oelm.training.environment import allow_recompiling, keep_freed_memory
 from oelm.training.interleaved import Step, interleave, ratio
 from oelm.training.objectives import LanguageModelling
 from oelm.training.optimizer import build_optimizer
@@ -178,12 +178,11 @@ def compare_step_times(
     length = settings.sequence_length or config.max_seq_len
     if torch.device(device).type == "cpu":
         keep_freed_memory()  # as the trainer does
+    names = [name for name in dict.fromkeys([reference, *methods]) if not method(name).moves]
+    if compiled:
+        allow_recompiling(len(names))  # all of them are versions of one model
     how: dict[str, Any] = {"device": torch.device(device), "compiled": compiled, "checkpointing": checkpointing}
-    arms = {
-        name: build_arm(name, config, settings, **how)
-        for name in dict.fromkeys([reference, *methods])
-        if not method(name).moves
-    }
+    arms = {name: build_arm(name, config, settings, **how) for name in names}
     seconds = interleave({name: arm.step for name, arm in arms.items()}, rounds=rounds, warmup=WARMUP)
     flops = {name: arm.flops_per_token for name, arm in arms.items()}
     ratios = {

@@ -18,7 +18,7 @@ from oelm.errors import OelmError
 from oelm.models.gpt import GPTConfig
 from oelm.training.arms import WARMUP, TimedArm, arm_name, build_arm
 from oelm.training.config import TrainingSection
-from oelm.training.environment import environment, keep_freed_memory
+from oelm.training.environment import allow_recompiling, environment, keep_freed_memory
 from oelm.training.interleaved import Step, interleave, ratio
 from oelm.training.peak import best_speeds, gemm_shapes, gemm_speeds
 from oelm.training.timing import PHASES
@@ -75,6 +75,8 @@ def bench(
     products = gemm_shapes(tokens, config.d_model, config.d_ff, config.vocab_size)
     say("measuring the matmul peak", 0, 0)
     before = gemm_speeds(products, device)
+    if compiled:
+        allow_recompiling(len(names))  # all of them are versions of one model
     built = {}
     for name in names:
         say(f"building {name}", 0, 0)

@@ -44,6 +44,7 @@ class Classification:
         self.tokens_per_batch = round(int(data.train.lengths.sum()) / self.order.batches_per_epoch)
         self._part = self._validation_part(settings)
         self._weight = 1.0
+        self._counted = -1, 0  # the first batch of a step, and the rows of that step
 
     def batch(self, micro_step: int) -> Batch:
         rows = self.order.batch(micro_step)
@@ -53,9 +54,11 @@ class Classification:
         return self._collate(self.data.train, share if len(share) else rows[:1])
 
     def _rows_of_step(self, micro_step: int) -> int:
-        """Rows of the optimizer step that a batch belongs to."""
+        """Rows of the optimizer step that a batch belongs to; counted once for all of its batches."""
         first = micro_step - micro_step % self.accumulation
-        return sum(len(self.order.batch(first + i)) for i in range(self.accumulation))
+        if self._counted[0] != first:
+            self._counted = first, sum(len(self.order.batch(first + i)) for i in range(self.accumulation))
+        return self._counted[1]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Of this process's rows, weighted so that the mean over batches and processes is the mean over rows."""

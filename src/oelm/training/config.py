@@ -4,6 +4,7 @@ Loads neither torch nor transformers, so that planning a hundred runs is instant
 """
 
 import copy
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -194,17 +195,25 @@ def _number(value: Any) -> Any:
     return value
 
 
+_UNION_MEMBER = re.compile(r"constrained-|literal\[|dict\[|(str|int|float)$")
+"""What pydantic adds to the name of a key that may have several types."""
+
+
 def _one_line(error: ValidationError) -> str:
     problems = []
     for item in error.errors():
-        key = ".".join(str(part) for part in item["loc"]) or "config"
+        key = ".".join(str(part) for part in item["loc"] if not _UNION_MEMBER.match(str(part))) or "config"
         if item["type"] == "extra_forbidden":
             problems.append(f"config key {key!r} is unknown; known here: {', '.join(_known_keys(item['loc']))}")
         elif item["type"] == "missing":
             problems.append(f"config key {key!r} is missing")
         else:
             message = item["msg"].removeprefix("Value error, ")
-            problems.append(f"config key {key!r} is {item['input']!r}: {message}" if item["loc"] else message)
+            start = f"config key {key!r} is {item['input']!r}: " if item["loc"] else ""
+            if problems and start and problems[-1].startswith(start):  # the next of several types that it may have
+                problems[-1] += f", or: {message}"
+            else:
+                problems.append(start + message)
     return "; ".join(problems)
 
 
