@@ -245,7 +245,7 @@ def test_what_is_cached_of_another_commit_is_not_taken_for_the_one_asked_for(tmp
     cached = tmp_path / "0.0.0" / other
     datasets.Dataset.from_dict({"text": ["x"]}).save_to_disk(cached)
     monkeypatch.setattr(datasets, "load_dataset", lambda path, **options: datasets.load_from_disk(cached))
-    with pytest.raises(OelmError, match=f"is cached at commit {other}, not at {asked}.* --revision {other}"):
+    with pytest.raises(OelmError, match=f"is cached at commit {other}, not at {asked}, and the hub cannot be reached"):
         list(documents(find_source(["tinystories"], revision=asked), "train"))
     assert list(documents(find_source(["tinystories"], revision=other), "train")) == ["x"]
 

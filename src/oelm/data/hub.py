@@ -46,7 +46,7 @@ def load_at(dataset: str, config: str | None, split: str, commit: str) -> Any:
     if others := sorted(name for name in cached if _COMMIT.fullmatch(name) and name != commit):
         raise OelmError(
             f"dataset {dataset} is cached at commit {others[0]}, not at {commit}, and the hub cannot be reached; "
-            f"try again with a network, or ask for what is cached: --revision {others[0]}"
+            "try again with a network, or with files of your own"
         )
     return loaded
 
