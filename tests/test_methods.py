@@ -1,7 +1,10 @@
+import types
+
 import pytest
 import torch
 import yaml
 
+import oelm
 from oelm.errors import OelmError
 from oelm.freezing import freeze
 from oelm.methods import METHODS, Method, method, methods
@@ -151,3 +154,8 @@ def test_an_equal_baseline_has_the_same_equipment_and_trains(frozen, baseline):
     assert equal.is_trained and equal.equipment == made.equipment
     assert method(equal_baseline(frozen)).equipment == made.equipment
     assert made.equipment != method("baseline+scale").equipment
+
+
+def test_no_public_name_is_hidden_by_a_module_of_that_name():
+    assert [name for name in oelm.__all__ if isinstance(getattr(oelm, name), types.ModuleType)] == []
+    assert oelm.methods() == methods()

@@ -10,6 +10,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from oelm.methods import methods as methods  # at once: imported later, the submodule of that name would hide it
 from oelm.models.registration import register_with_transformers
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from oelm.freezing import freeze as freeze
     from oelm.freezing import hold as hold
     from oelm.freezing import restore as restore
-    from oelm.methods import methods as methods
     from oelm.models.gpt import GPT as GPT
     from oelm.models.gpt import GPTConfig as GPTConfig
     from oelm.orthogonal import orthonormality_error as orthonormality_error
@@ -54,12 +54,11 @@ _HOMES = {
     "freeze": "oelm.freezing",
     "hold": "oelm.freezing",
     "merge": "oelm.projections",
-    "methods": "oelm.methods",
     "orthonormality_error": "oelm.orthogonal",
     "register_sites": "oelm.sites",
     "restore": "oelm.freezing",
 }
-__all__ = [*_HOMES, "__version__"]
+__all__ = [*_HOMES, "__version__", "methods"]
 
 
 def __getattr__(name: str) -> Any:

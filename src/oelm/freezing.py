@@ -43,6 +43,8 @@ def freeze(
     random model built from a loaded configuration carries that name, too; `pretrained=False` overrides it.
     """
     chosen = method(method_spec)
+    if not isinstance(model, nn.Module):
+        raise OelmError(f"freeze() needs a model, not {model!r}; load it first, e.g. with from_pretrained")
     _require_weights(model)
     sites = _sites(model, chosen)
     if pretrained is None:
@@ -80,6 +82,8 @@ def restore(model: nn.Module, folder: str | Path) -> nn.Module:
     `from_pretrained` cannot: it knows neither fixed projections nor learned pieces, and leaves them out. To train on,
     give the model and the report of its freezing to `hold`.
     """
+    if not Path(folder).is_dir():
+        raise OelmError(f"{folder} is no folder; give one that save_pretrained wrote")
     described = described_in(folder)
     if not described:
         raise OelmError(

@@ -31,7 +31,7 @@ def modified(base: Method, words: list[str]) -> Method:
                 f"modifier {name!r} of method {base.name!r} is given {names.count(name)} times; give it once"
             )
         if name not in MODIFIERS:
-            raise unknown(f"modifier of method {base.name!r}", name, MODIFIERS)
+            raise unknown("modifier", name, MODIFIERS)
         wants, change, _ = MODIFIERS[name]
         if bool(equals) != bool(wants):
             form = f"{name}={wants}" if wants else name

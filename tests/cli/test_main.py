@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+import typer
 
+from oelm.cli.main import app
 from oelm.runs import RunFolder
 
 SMALL = [
@@ -71,6 +74,8 @@ def test_version_is_printed():
         (["resume", "nowhere"], ["nowhere", "not a run folder"]),
         (["generate", "nowhere"], ["nowhere", "holds no checkpoint"]),
         (["compare", "nowhere"], ["nowhere", "does not exist"]),
+        (["audit", "nowhere"], ["nowhere", "does not exist"]),
+        (["train", "--dataset", "fablez"], ["'fablez' is not prepared", "did you mean 'fables'"]),
         (["data", "prepare", "tinystoreis"], ["'tinystoreis'", "tinystories"]),
     ],
 )
@@ -187,3 +192,22 @@ def _strings(value):
     if isinstance(value, list):
         return [s for item in value for s in _strings(item)]
     return [value] if isinstance(value, str) else []
+
+
+def test_no_default_is_lost_from_the_help():
+    """Rich takes words in square brackets for markup, and shows nothing of them."""
+
+    def helps(command):
+        yield from (getattr(parameter, "help", None) or "" for parameter in command.params)
+        for child in getattr(command, "commands", {}).values():
+            yield from helps(child)
+
+    texts = list(helps(typer.main.get_command(app)))
+    assert sum("(default: " in text for text in texts) > 30
+    assert [text for text in texts if re.search(r"\[[a-z]", text)] == []
+
+
+def test_a_group_without_a_command_shows_its_help_and_no_error():
+    run = oelm("data")
+    assert run.returncode == 2
+    assert "prepare" in run.stdout + run.stderr and "error" not in run.stderr

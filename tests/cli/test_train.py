@@ -35,6 +35,20 @@ def test_a_config_may_be_used_with_other_data_than_it_was_made_with(parsed, fabl
     assert kept.data.fingerprint == "0123456789ab"
 
 
+def test_a_config_may_leave_its_data_to_the_command(parsed, fables_folder, tmp_path):
+    (tmp_path / "config.yaml").write_text("method: q_only\ntraining: {max_steps: 7}\n")
+    config = parsed("--config", tmp_path / "config.yaml", "--dataset", fables_folder)
+    assert (config.method, config.data.path, config.training.max_steps) == ("q_only", str(fables_folder), 7)
+    with pytest.raises(OelmError, match="'data' is missing"):
+        parsed("--config", tmp_path / "config.yaml")
+
+
+def test_a_tracker_that_is_not_there_is_refused_where_it_is_asked_for(parsed, fables_folder, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(OelmError, match=r"tracker 'wandb' is not installed; pip install 'oelm\[track\]'"):
+        parsed("--dataset", fables_folder, "--track", "wandb")
+
+
 def test_epochs_of_other_data_are_other_steps(parsed, fables_folder, tmp_path):
     followed = {"max_steps": 70, "warmup_steps": 7, "eval_every": 7, "checkpoint_every": 7}
     chosen = {"warmup_steps": 5, "eval_every": 10, "checkpoint_every": 20}

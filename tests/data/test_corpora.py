@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from oelm.data.corpora import CORPORA, documents, find_source
+from oelm.data.corpora import CORPORA, Corpus, documents, find_source
 from oelm.errors import OelmError
 
 STORIES = ["Mia found a pear.\n\nShe ate it.", "Tom, ünder a tree 🌳", "One more.", "And a last one."]
@@ -164,6 +164,13 @@ def test_a_local_copy_of_rows_that_are_lines_becomes_articles_again(tmp_path: Pa
     assert list(documents(found, "train")) == [" \n = A = \n \n text \n \n", " = B = \n \n more \n"]
     assert found.settings()["rows_are_lines"] is True
     assert "rows_are_lines" not in find_source([tmp_path]).settings()
+
+
+def test_files_in_place_of_a_corpus_have_its_field(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(CORPORA, "mine", Corpus("mine", "…", hub="me/mine", field="content"))
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps({"content": split}) + "\n")
+    assert list(documents(find_source([tmp_path], name="mine"), "train")) == ["train"]
 
 
 def test_an_article_may_go_on_in_the_next_file_and_rows_that_are_documents_stay_apart(tmp_path: Path) -> None:

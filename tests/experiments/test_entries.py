@@ -101,6 +101,14 @@ def test_a_sweep_gives_every_arm_the_same_rates():
         assert len(rates) == 4
 
 
+def test_a_wrong_entry_is_one_line_that_says_what_is_wrong(monkeypatch):
+    entry = {"name": "mine", "summary": "x", "data": {"corpus": "fablez", "tokenizer": "bpe:300"}, "seeds": [0]}
+    for arms, words in ((["baseline"], "corpus 'fablez' is unknown; did you mean 'fables'"), ([], "arms: List should")):
+        monkeypatch.setattr("oelm.experiments.entries._entries", lambda arms=arms: {"mine": {**entry, "arms": arms}})
+        with pytest.raises(OelmError, match=rf"^catalog entry 'mine' is not valid at scale full: .*{words}[^\n]*$"):
+            experiment("mine")
+
+
 def test_an_unknown_name_is_refused_with_the_nearest_ones():
     with pytest.raises(OelmError, match=r"experiment 'GPT-2' is unknown; did you mean 'GPT-02'"):
         chosen(["GPT-2"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oelm.errors import OelmError
-from oelm.experiments import suite
+from oelm.experiments import sources, suite
 from oelm.experiments.entries import catalog, chosen, experiment
 from oelm.experiments.plan import unique
 from oelm.experiments.preview import preview
@@ -135,6 +135,15 @@ def test_mini_scale_reads_real_text_from_a_data_root(workplace, shared_data):
     )
     assert run.config.data.path == "data/mini/openwebtext-bpe2048"
     assert run.config.data.fingerprint
+
+
+def test_a_folder_below_the_data_root_is_not_taken_for_the_corpus_of_its_name(workplace):
+    (workplace / "tinystories").mkdir()
+    for split in ("train", "validation"):
+        (workplace / "tinystories" / f"{split}.txt").write_text("A story of its own. " * 50)
+    (recipe,) = (found.data for found in chosen(["GPT-01"], "mini"))
+    source = sources.source_of(recipe, sources.data_root("mini", Path(".")))
+    assert [path.parent for path in source.train] == [workplace / "tinystories"]
 
 
 def test_a_data_root_without_the_corpus_is_refused(workplace):

@@ -222,6 +222,11 @@ def test_padding_lies_within_the_vocabulary():
 def test_epochs_become_steps_and_the_config_runs_again(config, tmp_path):
     result = train(config("bert", epochs=2), tmp_path / "run")
     assert result["steps"] == 20  # 150 rows, 16 a batch, the tenth batch smaller
+    status = RunFolder(tmp_path / "run").status()
+    assert (status["loss"], status["accuracy"]) == (
+        result["final"]["loss"],
+        result["final"]["accuracy"],
+    )  # of the whole
     again = RunConfig.load(tmp_path / "run" / "config.yaml")
     assert (again.training.max_steps, again.training.epochs) == (20, 2.0)
     assert train(again, tmp_path / "run") == result

@@ -39,6 +39,8 @@ class Evidence:
     equal: bool
     """Whether that baseline has the same learned pieces and start."""
     step_time_ratio: float | None
+    step_time_low: float | None
+    step_time_high: float | None
     step_time_interleaved: bool
 
 
@@ -160,6 +162,7 @@ def _unfit(arm: Arm) -> str | None:
 
 def _evidence(loaded: Loaded, study: Study, arm: Arm, name: str, budget: float) -> Evidence:
     time, gap = loaded.step_time(arm), gap_of(arm)
+    timed = time if time and time.interleaved else None
     assert gap is not None and arm.baseline is not None
     return Evidence(
         name,
@@ -174,8 +177,10 @@ def _evidence(loaded: Loaded, study: Study, arm: Arm, name: str, budget: float) 
         goal_verdict(gap.worse, budget),
         arm.baseline.method,
         not arm.is_unequal,
-        time.ratio if time and time.interleaved else None,
-        bool(time and time.interleaved),
+        timed.ratio if timed else None,
+        timed.low if timed else None,
+        timed.high if timed else None,
+        timed is not None,
     )
 
 

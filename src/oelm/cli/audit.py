@@ -14,15 +14,19 @@ _COLOURS = {"impossible": "red", "inconsistent": "yellow", "not reproduced": "ye
 
 def audit(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run folders, or folders above them. [default: results and runs]")
+        list[Path] | None, typer.Argument(help="Run folders, or folders above them. (default: results and runs)")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check the study's claims by arithmetic, and by our own runs where there are some."""
     from oelm.analysis.checks import CHECKS
     from oelm.analysis.claims import judge
+    from oelm.errors import OelmError
     from oelm.experiments.entries import read
 
+    for path in runs or []:
+        if not path.exists():
+            raise OelmError(f"{path} does not exist; give folders with runs, or none for results and runs here")
     known = evidence(runs)
     for skipped in known.loaded.skipped if known.loaded else []:
         typer.echo(f"left out: {skipped.path}: {skipped.reason}", err=True)

@@ -14,15 +14,15 @@ def bench(
             help="Methods ('oelm methods'), also with modifiers (permutation_qk+rank=8), and peers: gpt2, bert "
             "(Hugging Face, same shape), gpt2_fused, bert_fused (with fused AdamW like ours), plain (a GPT of torch's "
             "own parts); products: the baseline's matrix products and nothing else, which no step can beat. "
-            "[default: baseline oelm_freeze gpt2]",
+            "(default: baseline oelm_freeze gpt2)",
             metavar="[ARM]…",
             show_default=False,
         ),
     ] = None,
-    reference: Annotated[str | None, typer.Option(help="What the others are divided by. [default: the first]")] = None,
+    reference: Annotated[str | None, typer.Option(help="What the others are divided by. (default: the first)")] = None,
     size: Annotated[str, typer.Option(help="demo, tiny, small, medium-512, medium or large.")] = "tiny",
     batch: Annotated[int, typer.Option(min=1, help="Sequences per step.")] = 4,
-    length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence. [default: the size's own]")] = None,
+    length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence. (default: the size's own)")] = None,
     vocab: Annotated[int, typer.Option(min=2, help="Vocabulary.")] = 4096,
     dropout: Annotated[
         float, typer.Option(min=0, max=0.99, help="In attention, on the residuals and the embedding, for every arm.")
@@ -30,7 +30,7 @@ def bench(
     rounds: Annotated[int, typer.Option(help="Rounds of A-B-…-B-A; two steps of every arm in each.")] = 12,
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for every arm, peers too.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. [default: torch's own choice]")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. (default: torch's own choice)")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write bench.json, .md, .svg and .png here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,

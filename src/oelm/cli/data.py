@@ -135,6 +135,7 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     from rich.table import Table
 
     table = Table("folder", "state", "vocabulary", "train", "validation", "fingerprint", box=None)
+    table.columns[0].overflow = "fold"  # the name is what data are asked for by
     for row in rows:
         vocabulary = f"{row['vocab_size']:,}" if "vocab_size" in row else ""
         amounts = [_amount(row, split) for split in ("train", "validation")]

@@ -16,7 +16,7 @@ SAMPLES_FILE = "samples.json"
 
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Where runs and report go.")] = Path("runs/demo"),
-    slots: Annotated[int | None, typer.Option(min=1, help="Runs at a time. [default: one per core]")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Runs at a time. (default: one per core)")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps per run, for a shorter or longer look.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:

@@ -20,12 +20,19 @@ def doctor(
         typer.echo(json.dumps(facts, indent=2))
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(show_header=False, box=None)
     for key, value in facts.items():
-        table.add_row(f"[bold]{key}[/]", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        table.add_row(f"[bold]{key}[/]", escape(_shown(value)))
     Console(highlight=False).print(table)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_shown(item)}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def examine(check_hub: bool = True) -> dict[str, Any]:

@@ -41,9 +41,9 @@ def inspect(
     method: Annotated[str, typer.Option("--method", "--model_type", help="A name from 'oelm methods'.")] = "baseline",
     labels: Annotated[int | None, typer.Option(min=1, help="As a classifier with this many classes.")] = None,
     sequence_length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence, for FLOPs.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Vocabulary. [default: GPT-2's 50,257]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Vocabulary. (default: GPT-2's 50,257)")] = None,
     positions: Annotated[str | None, typer.Option(help="learned or rotary.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="Changes what training keeps. [default: the size's]")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Changes what training keeps. (default: the size's)")] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences per step, for memory.")] = 8,
     checkpointing: Annotated[
         bool, typer.Option("--gradient-checkpointing", help="Memory of a step that computes its blocks twice.")

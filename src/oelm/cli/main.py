@@ -80,9 +80,10 @@ def main() -> NoReturn:
     except OelmError as error:
         _fail(str(error), error.exit_code)
     except _ClickException as error:
+        message: str = error.format_message()  # type: ignore[attr-defined]
         context = getattr(error, "ctx", None)
-        where = f" (see '{context.command_path} --help')" if context else ""
-        _fail(error.format_message() + where, error.exit_code)  # type: ignore[attr-defined]
+        where = f" (see '{context.command_path} --help')" if context and message else ""  # else it has shown its help
+        _fail(message + where, error.exit_code)  # type: ignore[attr-defined]
     except OSError as error:
         explained = explain(error)
         if explained is None:

@@ -20,7 +20,7 @@ MOST_SHOWN = 12
 def recommend(
     model: Annotated[str, typer.Option(help="A size (medium-512, …), a published model (bert-base, …) or a folder.")],
     task: Annotated[
-        str | None, typer.Option(help="lm or classification. [default: classification for encoders, else lm]")
+        str | None, typer.Option(help="lm or classification. (default: classification for encoders, else lm)")
     ] = None,
     budget: Annotated[float, typer.Option(min=0, help="How many percent worse than the baseline is acceptable.")] = 5.0,
     results: Annotated[Path, typer.Option(help="Folder with measured runs.")] = Path("results"),
@@ -103,7 +103,8 @@ def _print(model: str, results: Path, advice: "Advice", everything: bool) -> Non
         console.print(_studies(advice, name))
     others = [name for name in advice.verdicts if name not in in_full]
     if others:
-        console.print(f"\n{'The others' if in_full else 'What was measured'}, best first, each by its worst study:")
+        what = "The others" if in_full else "What was measured"
+        console.print(f"\n{what}, best first, each by its worst study of several seeds:")
         console.print(_others(advice, others[:MOST_SHOWN]))
         more = f", and the {len(others) - MOST_SHOWN} that follow" if len(others) > MOST_SHOWN else ""
         console.print(f"[dim]--all shows every study{more}.[/]")
@@ -122,8 +123,7 @@ def _studies(advice: "Advice", name: str) -> "Table":
     table.columns[-1].overflow = "fold"  # names are not to be cut
     for e in (e for e in advice.evidence if e.method == name):
         against = e.baseline if e.equal else f"{e.baseline} (which lacks its pieces or start)"
-        time = f"× {e.step_time_ratio:.3f}" if e.step_time_ratio is not None else "not timed"
-        table.add_row(e.study, str(e.seeds), f"{e.gap:+.2f} {e.unit}", _interval(e), time, against)
+        table.add_row(e.study, str(e.seeds), f"{e.gap:+.2f} {e.unit}", _interval(e), _time(e), against)
     return table
 
 
@@ -131,11 +131,16 @@ def _others(advice: "Advice", names: list[str]) -> "Table":
     """One line per method: the study that speaks most against it."""
     from rich.table import Table
 
+    from oelm.analysis.statistics import MET, UNDECIDED
+
     table = Table("method", "verdict", "worse by (95 %)", "seeds", "FLOPs", box=None, padding=(0, 0, 0, 2))
     table.columns[0].overflow = "fold"
     for name in names:
         worst = advice.worst(name)
-        table.add_row(name, advice.verdicts[name], _interval(worst), str(worst.seeds), _cost(advice, name))
+        verdict = advice.verdicts[name]
+        single = any(e.worse_low is None for e in advice.evidence if e.method == name)
+        elsewhere = ", one seed elsewhere" if single and verdict == UNDECIDED and worst.verdict == MET else ""
+        table.add_row(name, verdict, _interval(worst) + elsewhere, str(worst.seeds), _cost(advice, name))
     return table
 
 
@@ -143,6 +148,13 @@ def _interval(e: "Evidence") -> str:
     if e.worse_low is not None:
         return f"{e.worse_low:+.1f} … {e.worse_high:+.1f} %"
     return f"gap {e.gap:+.1f} {e.unit}, {'one seed' if e.seeds == 1 else 'no interval'}"
+
+
+def _time(e: "Evidence") -> str:
+    if e.step_time_ratio is None:
+        return "not timed"
+    within = "" if e.step_time_low is None else f" [{e.step_time_low:.2f}, {e.step_time_high:.2f}]"
+    return f"× {e.step_time_ratio:.2f}{within}"
 
 
 def _cost(advice: "Advice", name: str) -> str:

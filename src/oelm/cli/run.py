@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 def run(
     names: Annotated[list[str], typer.Argument(help="Names from 'oelm experiments'.", metavar="ID|SUITE…")],
     scale: Annotated[str, typer.Option(help="full (as published), mini (real text, a CPU) or smoke.")] = "full",
-    seeds: Annotated[str | None, typer.Option(help="Seeds, e.g. 0,1,2. [default: the catalog's]")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, e.g. 0,1,2. (default: the catalog's)")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.max_steps=500. Repeatable."),
     ] = None,
-    gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 2,3; one run on each. [default: all]")] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Runs at a time on the CPU. [default: one per core]")] = None,
+    gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 2,3; one run on each. (default: all)")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Runs at a time on the CPU. (default: one per core)")] = None,
     nproc: Annotated[int, typer.Option(min=1, help="Processes (GPUs) per run.")] = 1,
     engine: Annotated[str, typer.Option(help="local, ray or slurm.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join. [default: start one here]")] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join. (default: start one here)")] = None,
     slurm: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="For SLURM, e.g. slurm_partition=gpu. Repeatable.")
     ] = None,
     data_root: Annotated[
         Path | None,
-        typer.Option(help="Folder with local corpora (tinystories/, wikitext-2/ …). [default: the hub]"),
+        typer.Option(help="Folder with local corpora (tinystories/, wikitext-2/ …). (default: the hub)"),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Where the run folders go. [default: runs/SCALE]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Where the run folders go. (default: runs/SCALE)")] = None,
     time_steps: Annotated[
         bool, typer.Option("--time", help="Afterwards time the arms' steps side by side, here, on an idle machine.")
     ] = False,

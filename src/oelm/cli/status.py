@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from oelm.runs import RunFolder
 
-Folders = Annotated[list[Path] | None, typer.Argument(help="Run folders or folders above them. [default: runs]")]
+Folders = Annotated[list[Path] | None, typer.Argument(help="Run folders or folders above them. (default: runs)")]
 
 
 def status(

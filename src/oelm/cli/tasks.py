@@ -15,13 +15,13 @@ def task(
     name: Annotated[str, typer.Argument(help="sst2, mnli, xnli, or a name for a task of your own.")],
     tokenizer: Annotated[str, typer.Option(help="The model's folder or hub name; or gpt2, bpe:4096, files.")],
     data_path: Annotated[
-        Path | None, typer.Option("--data-path", help="Folder with train and validation files. [default: the hub]")
+        Path | None, typer.Option("--data-path", help="Folder with train and validation files. (default: the hub)")
     ] = None,
     text_columns: Annotated[
         list[str] | None, typer.Option("--text-column", help="Column of a text; give it twice for pairs.")
     ] = None,
-    label_column: Annotated[str | None, typer.Option(help="Column of the class. [default: label]")] = None,
-    classes: Annotated[str | None, typer.Option(help="The classes in their order: no,yes. [default: found]")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column of the class. (default: label)")] = None,
+    classes: Annotated[str | None, typer.Option(help="The classes in their order: no,yes. (default: found)")] = None,
     language: Annotated[str | None, typer.Option(help="Of XNLI, e.g. zh; files are then train.zh.tsv.")] = None,
     validation: Annotated[
         str | None, typer.Option(help="Split to validate on: validation_mismatched (MNLI), test (XNLI).")
@@ -29,7 +29,7 @@ def task(
     max_length: Annotated[int, typer.Option(help="Tokens per text or pair.")] = 128,
     too_long: Annotated[str, typer.Option(help="What to do with longer ones: truncate or refuse.")] = "truncate",
     train_rows: Annotated[int | None, typer.Option(help="Keep only so many training rows.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder. [default: a name made of the settings, in ./data]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder. (default: a name made of the settings, in ./data)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
     """Tokenise a classification task once; 'oelm train --dataset FOLDER' then trains on it.

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 PUBLISHED_EPOCHS = 3.0
 Nproc = Annotated[
-    int | None, typer.Option(min=1, help="Processes (GPUs) on this machine; they share each batch. [default: 1]")
+    int | None, typer.Option(min=1, help="Processes (GPUs) on this machine; they share each batch. (default: 1)")
 ]
 Strategy = Annotated[
-    str | None, typer.Option(help="Of several processes: ddp (a copy each) or fsdp (a shard each). [default: ddp]")
+    str | None, typer.Option(help="Of several processes: ddp (a copy each) or fsdp (a shard each). (default: ddp)")
 ]
 MaxRestarts = Annotated[
     int, typer.Option(min=0, help="How often to go on from the last checkpoint when a process is lost.")
 ]
 Port = Annotated[
-    int, typer.Option(min=0, max=65535, help="Where the processes meet. [default: a free port]", show_default=False)
+    int, typer.Option(min=0, max=65535, help="Where the processes meet. (default: a free port)", show_default=False)
 ]
 
 
 def train(
     method: Annotated[
-        str | None, typer.Option("--method", "--model_type", help="A name from 'oelm methods'. [default: baseline]")
+        str | None, typer.Option("--method", "--model_type", help="A name from 'oelm methods'. (default: baseline)")
     ] = None,
     dataset: Annotated[
         str | None,
@@ -40,38 +40,38 @@ def train(
         str | None, typer.Option(help="Train a classifier on sst2, mnli or xnli, instead of --dataset.")
     ] = None,
     data_path: Annotated[
-        Path | None, typer.Option("--data-path", help="The task's own files. [default: from the hub]")
+        Path | None, typer.Option("--data-path", help="The task's own files. (default: from the hub)")
     ] = None,
     epochs: Annotated[
-        float | None, typer.Option(help="Passes over a task's rows, instead of --max-steps. [default with --task: 3]")
+        float | None, typer.Option(help="Passes over a task's rows, instead of --max-steps. (default with --task: 3)")
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option("--size", help="demo, tiny, small, medium-512, medium or large. [default: demo]"),
+        typer.Option("--size", help="demo, tiny, small, medium-512, medium or large. (default: demo)"),
     ] = None,
-    positions: Annotated[str | None, typer.Option(help="learned or rotary. [default: learned]")] = None,
+    positions: Annotated[str | None, typer.Option(help="learned or rotary. (default: learned)")] = None,
     max_steps: Annotated[
-        int | None, typer.Option("--max-steps", "--max_steps", help="Optimizer steps. [default: 100000]")
+        int | None, typer.Option("--max-steps", "--max_steps", help="Optimizer steps. (default: 100000)")
     ] = None,
     max_lr: Annotated[
-        float | None, typer.Option("--max-lr", "--max_lr", help="Learning rate after warm-up. [default: 3e-4]")
+        float | None, typer.Option("--max-lr", "--max_lr", help="Learning rate after warm-up. (default: 3e-4)")
     ] = None,
     warmup_steps: Annotated[int | None, typer.Option("--warmup-steps", "--warmup_steps", help="Warm-up steps.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", "--batch_size", help="Sequences per micro-batch. [default: 8]")
+        int | None, typer.Option("--batch-size", "--batch_size", help="Sequences per micro-batch. (default: 8)")
     ] = None,
-    accumulation: Annotated[int | None, typer.Option(help="Micro-batches per step. [default: 1]")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16 (CUDA). [default: fp32]")] = None,
+    accumulation: Annotated[int | None, typer.Option(help="Micro-batches per step. (default: 1)")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16 (CUDA). (default: fp32)")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, frozen projections and data order.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "--out_dir", help="Run folder. [default: runs/DATASET-SIZE-METHOD-SEED]")
+        Path | None, typer.Option("--out", "--out_dir", help="Run folder. (default: runs/DATASET-SIZE-METHOD-SEED)")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A config.yaml to start from; options override it.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.weight_decay=0.05. Repeatable."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N. [default: auto]")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N. (default: auto)")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
     compile_model: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
     nproc: Nproc = None,
@@ -99,10 +99,13 @@ def train(
     from oelm.methods import method as find_method
     from oelm.runs import folder_name
     from oelm.training.config import RunConfig, with_settings
+    from oelm.training.tracking import require_installed
 
     if task and dataset:
         raise OelmError(f"--task {task} and --dataset {dataset} exclude each other; a prepared task is a --dataset")
-    values = RunConfig.load(config).to_dict() if config else {}
+    require_installed(track or [])
+    data = {"data": {"path": dataset or task}} if dataset or task else {}
+    values = RunConfig.load(config, data).to_dict() if config else {}
     if dataset or task:
         _forget_data(values)
     if method:
@@ -222,7 +225,8 @@ def _run(
     else:
         outcome = f"perplexity {final['perplexity']:.3f}, {final['bits_per_byte']:.4f} bits per byte"
     frozen, total = result["frozen_parameters"], result["total_parameters"]
-    typer.echo(f"{folder}: {outcome}, {frozen:,} of {total:,} parameters frozen and verified")
+    kept = f"{frozen:,} of {total:,} parameters frozen and verified" if frozen else f"all {total:,} parameters trained"
+    typer.echo(f"{folder}: {outcome}, {kept}")
 
 
 def _forget_data(values: dict[str, Any]) -> None:

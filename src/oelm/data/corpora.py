@@ -119,8 +119,8 @@ def find_source(
         if not 0 < fraction <= 0.5:
             raise OelmError(f"validation fraction {fraction} is out of range; choose above 0 and at most 0.5")
     label = name or paths[0].resolve().name.split(".")[0] or "corpus"
-    lines = name in CORPORA and CORPORA[name].rows_are_lines
-    return FilesSource(label, train, held_out, field or "text", fraction, seed, lines)
+    corpus = CORPORA.get(name or "", Corpus("", ""))  # what its rows look like, also in files
+    return FilesSource(label, train, held_out, field or corpus.field, fraction, seed, corpus.rows_are_lines)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 in progress lies beside it in `NAME.unfinished`.
 """
 
+import difflib
 import hashlib
 import json
 import os
@@ -126,11 +127,14 @@ def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
     if unfinished:
         raise OelmError(f"data {str(name_or_path)!r} is unfinished ({unfinished[0]}); run the same `{_PREPARE}` again")
     _require_no_task(str(name_or_path), root)
-    known = ", ".join(path.name for path, name in called.items() if name) or "nothing yet"
+    corpora = [path.name for path, name in called.items() if name]
+    known = ", ".join(corpora) or "nothing yet"
+    near = difflib.get_close_matches(str(name_or_path), [*corpora, *filter(None, called.values()), "fables"], n=1)
     damaged = ", ".join(path.name for path, name in called.items() if not name)
     raise OelmError(
         f"data {str(name_or_path)!r} is not prepared in {root} (prepared: {known}"
-        f"{f'; damaged: {damaged}' if damaged else ''}); run: {_PREPARE} {name_or_path}"
+        f"{f'; damaged: {damaged}' if damaged else ''}); "
+        + (f"did you mean {near[0]!r}?" if near else f"run: {_PREPARE} {name_or_path}")
     )
 
 

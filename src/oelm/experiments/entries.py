@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from oelm.data.corpora import CORPORA
 from oelm.errors import OelmError, unknown
 
 SCALES = ("full", "mini", "smoke")
@@ -87,6 +88,8 @@ class Experiment(_Section):
     def _one_kind(self) -> "Experiment":
         if (self.data is None) == (self.task is None):
             raise ValueError("an experiment has either data (a language model) or a task (an encoder)")
+        if self.data and self.data.corpus not in CORPORA:
+            raise ValueError(str(unknown("corpus", self.data.corpus, CORPORA)))
         return self
 
     @property
@@ -120,7 +123,8 @@ def experiment(name: str, scale: str = "full") -> Experiment:
     try:
         return Experiment.model_validate({**values, "scale": scale})
     except ValidationError as error:
-        raise OelmError(f"catalog entry {name!r} is not valid at scale {scale}: {error}") from error
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise OelmError(f"catalog entry {name!r} is not valid at scale {scale}: {problems}") from error
 
 
 def chosen(names: Iterable[str], scale: str = "full") -> list[Experiment]:
@@ -161,7 +165,13 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 def read(name: str) -> dict[str, Any]:
     """A file of the catalog. Shared: not to be changed."""
     text = resources.files("oelm.experiments").joinpath("catalog").joinpath(f"{name}.yaml").read_text("utf-8")
-    return yaml.safe_load(text)
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise OelmError(f"catalog file {name}.yaml cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise OelmError(f"catalog file {name}.yaml holds no mapping; see CONTRIBUTING.md for what an experiment is")
+    return content
 
 
 @cache

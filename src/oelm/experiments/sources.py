@@ -20,9 +20,9 @@ def data_root(scale: str, given: Path | None = None) -> Path | None:
     if given is not None:
         if not given.is_dir():
             raise OelmError(f"--data-root {given} is not a folder")
-        return given
+        return given.resolve()  # "./fables" must not become "fables", which is a corpus
     named = os.environ.get(ROOT_VARIABLE)
-    return Path(named) if named and scale != "full" and Path(named).is_dir() else None
+    return Path(named).resolve() if named and scale != "full" and Path(named).is_dir() else None
 
 
 def prepare_at_scale(

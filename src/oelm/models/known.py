@@ -5,11 +5,12 @@
 (768, 'AutoModelForSequenceClassification')
 """
 
+import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from oelm.errors import OelmError
+from oelm.errors import OelmError, unknown
 from oelm.models.gpt import SIZES
 
 
@@ -89,6 +90,8 @@ def _auto_class(transformers: Any, architecture: str) -> Any:
 def read_config(name: str) -> Any:
     import transformers
 
+    if difflib.get_close_matches(name, [*SIZES, *KNOWN], cutoff=0.85) and not Path(name).exists():
+        raise unknown("model", name, [*SIZES, *KNOWN])  # the hub would be asked for half a minute
     try:
         return transformers.AutoConfig.from_pretrained(name)
     except Exception as error:  # a missing folder, a damaged file and the hub all raise types of their own

@@ -146,7 +146,8 @@ class RunConfig(_Section):
             raise OelmError(_one_line(error)) from None
 
     @classmethod
-    def load(cls, path: str | Path) -> "RunConfig":
+    def load(cls, path: str | Path, unless_given: dict[str, Any] | None = None) -> "RunConfig":
+        """A config from a file; `unless_given` has sections that it may leave out."""
         try:
             values = yaml.safe_load(Path(path).read_text())
         except FileNotFoundError:
@@ -155,7 +156,7 @@ class RunConfig(_Section):
             raise OelmError(f"config {path} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(values, dict):
             raise OelmError(f"config {path} holds {type(values).__name__}, not a mapping of settings")
-        return cls.parse(values)
+        return cls.parse({**(unless_given or {}), **values})
 
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

@@ -1,13 +1,23 @@
 """Optional trackers. The run folder is the record: a tracker may fail, the run may not."""
 
 import hashlib
+import importlib.util
 import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from oelm.errors import OelmError
+
 log = logging.getLogger("oelm")
+
+
+def require_installed(names: Sequence[str]) -> None:
+    """Refuse trackers that are not there, where a user has just asked for them."""
+    for name in names:
+        if name in TRACKERS and importlib.util.find_spec(name) is None:
+            raise OelmError(f"tracker {name!r} is not installed; pip install 'oelm[track]', or leave --track out")
 
 
 class Tracker(Protocol):

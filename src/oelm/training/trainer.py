@@ -139,7 +139,8 @@ class Trainer:
             raise
         finally:
             self.reporter.trackers.close()
-        self.reporter.say(FINISHED, self.step)
+        headline = self.objective.headline
+        self.reporter.say(FINISHED, self.step, **{key: result["final"][key] for key in ("loss", headline)})
         return result
 
     def _until_stopped(self, stop: StopRequest) -> dict[str, Any]:
