@@ -50,9 +50,10 @@ def _about_gap(study: Study, record: Record, t: Texts) -> str:
     if record["gap_low"] is not None:
         low, high = (f"{record[key]:+.1f}".replace("-", "−") for key in ("gap_low", "gap_high"))
         interval = t("sum_interval", low=low, high=high)
-    interval = _against(record, t) + interval
+    comparable = record["goal"] != NOT_COMPARABLE
+    interval = _against(record, t) + (interval if comparable else "")  # which would say more than is known
     shown = f"{abs(gap):.1f}"
-    key = "sum_incomparable" if record["goal"] == NOT_COMPARABLE else "sum_equal" if float(shown) == 0 else "sum_gap"
+    key = "sum_incomparable" if not comparable else "sum_equal" if float(shown) == 0 else "sum_gap"
     return t(
         key,
         arm=record["method"],

@@ -22,6 +22,8 @@ class Classification:
     """Cross-entropy over a task's classes; each training row once per epoch."""
 
     headline = "accuracy"
+    _counted = (-1, 0)
+    """The first batch of a step, and the rows of that step."""
 
     def __init__(
         self,
@@ -44,7 +46,6 @@ class Classification:
         self.tokens_per_batch = round(int(data.train.lengths.sum()) / self.order.batches_per_epoch)
         self._part = self._validation_part(settings)
         self._weight = 1.0
-        self._counted = -1, 0  # the first batch of a step, and the rows of that step
 
     def batch(self, micro_step: int) -> Batch:
         rows = self.order.batch(micro_step)
