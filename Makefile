@@ -71,7 +71,6 @@ study-methods: $(VENV)/installed  ## which methods pay, on real text (hours; sto
 	  $(BIN)/oelm report results/methods/methods-screen --out results/methods/report-screen --lang $$lang || exit 1; \
 	  $(BIN)/oelm report results/methods/methods-confirm results/methods/methods-layers results/methods/methods-wikitext \
 	    results/methods/methods-large results/methods/methods-fresh --out results/methods/report-final --lang $$lang || exit 1; \
-	  $(BIN)/oelm report results/methods/methods-rates --out results/methods/report-rates --lang $$lang || exit 1; \
 	done
 
 clean:  ## remove .venv and caches (runs, data and results stay)
