@@ -11,9 +11,9 @@ import argparse
 import json
 from typing import Any
 
-from oelm.inspection import inspect_gpt
-from oelm.training.bench import Shape
-from oelm.training.footprint import measure
+from oelm.bench.footprint import measure
+from oelm.bench.protocol import Shape
+from oelm.costs.inspection import inspect_gpt
 
 CLAIM, CLAIM_LIMIT, LOSS_TOLERANCE = Shape("medium-512", batch=8, length=512, vocab=50_257), 0.55, 1e-5
 TIME_LIMIT, TIME_ROUNDS = 1.03, 6
@@ -74,10 +74,10 @@ def time_ratio(shape: Shape) -> dict[str, Any]:
     import torch
     import torch.nn.functional as F
 
+    from oelm.bench.arms import random_text, training_step
+    from oelm.bench.interleaved import interleave, ratio
     from oelm.models.gpt import GPT
-    from oelm.training.arms import random_text, training_step
     from oelm.training.environment import keep_freed_memory
-    from oelm.training.interleaved import interleave, ratio
     from oelm.training.optimizer import build_optimizer
     from oelm.training.timing import StepTimer
 

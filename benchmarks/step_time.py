@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from peak_memory import prediction
 
-from oelm.training.arms import build_arm
-from oelm.training.bench import Shape, bench
+from oelm.bench.arms import build_arm
+from oelm.bench.footprint import measure
+from oelm.bench.interleaved import interleave, ratio
+from oelm.bench.protocol import Shape, bench
 from oelm.training.environment import keep_freed_memory
-from oelm.training.footprint import measure
-from oelm.training.interleaved import interleave, ratio
 
 SHAPE = Shape("medium-512", batch=4, length=512, vocab=4096, dropout=0.1)
 OURS_LIMIT, FROZEN_MARGIN, MEMORY_ROUNDS = 0.75, 0.02, 6

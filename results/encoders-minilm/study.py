@@ -143,7 +143,13 @@ def run_all(folders: list[Path], slots: int, root: Path, records: Path) -> None:
     """One process per run; a stop asks them all to checkpoint, and the same command goes on from there."""
     left = [folder for folder in folders if RunFolder(folder).result() is None and not diverged(folder)]
     print(f"{len(folders)} runs, {len(left)} to do, {slots} at a time", flush=True)
-    leash = [sys.executable, "-m", "oelm.leash", str(os.getpid()), sys.executable]  # a killed study takes them along
+    leash = [
+        sys.executable,
+        "-m",
+        "oelm.training.leash",
+        str(os.getpid()),
+        sys.executable,
+    ]  # a killed study takes them along
 
     def one(folder: Path) -> None:
         subprocess.run([*leash, "-m", "oelm", "resume", str(folder), "--quiet"], check=False)
@@ -198,11 +204,11 @@ def time_arms(folder: Path, data: TaskData, arms: list[str], rounds: int) -> Non
     """
     import torch
 
-    from oelm.inspection import model_flops
+    from oelm.bench.interleaved import Step, interleave, ratio
+    from oelm.costs.inspection import model_flops
     from oelm.models.classifiers import build_classifier, encoder_config
     from oelm.training.classification import Classification
     from oelm.training.config import TrainingSection
-    from oelm.training.interleaved import Step, interleave, ratio
     from oelm.training.optimizer import build_optimizer
 
     file = folder / "step_time.json"

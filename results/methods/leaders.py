@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from oelm.analysis.arms import Arm, Study
-from oelm.analysis.results import require_finished
-from oelm.analysis.statistics import spread
-from oelm.analysis.tables import gap_of, gap_to_plain
+from oelm.analysis.compare.arms import Arm, Study
+from oelm.analysis.compare.results import require_finished
+from oelm.analysis.compare.statistics import spread
+from oelm.analysis.report.tables import gap_of, gap_to_plain
+from oelm.costs.inspection import inspect_gpt
 from oelm.errors import OelmError
-from oelm.inspection import inspect_gpt
-from oelm.modifiers import equal_baseline
+from oelm.freezing.modifiers import equal_baseline
 
 HERE = Path(__file__).parent
 SCREEN = HERE / "methods-screen"

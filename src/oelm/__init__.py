@@ -10,28 +10,30 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from oelm.methods import methods as methods  # at once: imported later, the submodule of that name would hide it
+from oelm.freezing.methods import (
+    methods as methods,  # at once: imported later, the submodule of that name would hide it
+)
 from oelm.models.registration import register_with_transformers
 
 if TYPE_CHECKING:
     from oelm.errors import OelmError as OelmError
-    from oelm.freeze_report import FreezeReport as FreezeReport
-    from oelm.freezing import FrozenChanged as FrozenChanged
-    from oelm.freezing import audit as audit
-    from oelm.freezing import freeze as freeze
-    from oelm.freezing import hold as hold
-    from oelm.freezing import restore as restore
+    from oelm.freezing.apply import FrozenChanged as FrozenChanged
+    from oelm.freezing.apply import freeze as freeze
+    from oelm.freezing.apply import freeze_from_report as freeze_from_report
+    from oelm.freezing.apply import restore as restore
+    from oelm.freezing.apply import verify_frozen as verify_frozen
+    from oelm.freezing.orthogonal import orthonormality_error as orthonormality_error
+    from oelm.freezing.projections import merge as merge
+    from oelm.freezing.report import FreezeReport as FreezeReport
+    from oelm.freezing.sites import Layout as Layout
+    from oelm.freezing.sites import Site as Site
+    from oelm.freezing.sites import attention_sites as attention_sites
+    from oelm.freezing.sites import register_sites as register_sites
+    from oelm.freezing.spec import Adapters as Adapters
+    from oelm.freezing.spec import Method as Method
+    from oelm.freezing.spec import Part as Part
     from oelm.models.gpt import GPT as GPT
     from oelm.models.gpt import GPTConfig as GPTConfig
-    from oelm.orthogonal import orthonormality_error as orthonormality_error
-    from oelm.projections import merge as merge
-    from oelm.sites import Layout as Layout
-    from oelm.sites import Site as Site
-    from oelm.sites import attention_sites as attention_sites
-    from oelm.sites import register_sites as register_sites
-    from oelm.strategies import Method as Method
-    from oelm.strategies import Part as Part
-    from oelm.strategies import Pieces as Pieces
     from oelm.training.callback import FreezeCallback as FreezeCallback
 
 __version__ = "0.1.0"
@@ -41,27 +43,32 @@ _HOMES = {
     "GPT": "oelm.models.gpt",
     "GPTConfig": "oelm.models.gpt",
     "FreezeCallback": "oelm.training.callback",
-    "FreezeReport": "oelm.freeze_report",
-    "FrozenChanged": "oelm.freezing",
-    "Layout": "oelm.sites",
-    "Method": "oelm.strategies",
+    "FreezeReport": "oelm.freezing.report",
+    "FrozenChanged": "oelm.freezing.apply",
+    "Layout": "oelm.freezing.sites",
+    "Method": "oelm.freezing.spec",
     "OelmError": "oelm.errors",
-    "Part": "oelm.strategies",
-    "Pieces": "oelm.strategies",
-    "Site": "oelm.sites",
-    "attention_sites": "oelm.sites",
-    "audit": "oelm.freezing",
-    "freeze": "oelm.freezing",
-    "hold": "oelm.freezing",
-    "merge": "oelm.projections",
-    "orthonormality_error": "oelm.orthogonal",
-    "register_sites": "oelm.sites",
-    "restore": "oelm.freezing",
+    "Part": "oelm.freezing.spec",
+    "Adapters": "oelm.freezing.spec",
+    "Site": "oelm.freezing.sites",
+    "attention_sites": "oelm.freezing.sites",
+    "freeze": "oelm.freezing.apply",
+    "freeze_from_report": "oelm.freezing.apply",
+    "merge": "oelm.freezing.projections",
+    "orthonormality_error": "oelm.freezing.orthogonal",
+    "register_sites": "oelm.freezing.sites",
+    "restore": "oelm.freezing.apply",
+    "verify_frozen": "oelm.freezing.apply",
 }
 __all__ = [*_HOMES, "__version__", "methods"]
 
 
+_RENAMED = {"audit": "verify_frozen", "hold": "freeze_from_report", "Pieces": "Adapters"}
+"""Names of version 0.1, which go on working."""
+
+
 def __getattr__(name: str) -> Any:
+    name = _RENAMED.get(name, name)
     if name not in _HOMES:
         raise AttributeError(f"module 'oelm' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,14 +1,14 @@
-"""The rules by which arms of the methods study go on, and that the catalog follows them."""
+"""The rules by which arms of the methods comparison go on, and that the catalog follows them."""
 
 import importlib.util
 from pathlib import Path
 
 import pytest
-from factory import make_run
 
+from factory import make_run
 from oelm.errors import OelmError
 from oelm.experiments.entries import experiment
-from oelm.methods import method
+from oelm.freezing.methods import method
 
 FOLDER = Path(__file__).parents[2] / "results/methods"
 PERPLEXITIES = {  # at the better of two learning rates

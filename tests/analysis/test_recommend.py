@@ -4,14 +4,14 @@ import json
 import re
 
 import pytest
-from factory import make_run
 from typer.testing import CliRunner
 
+from factory import make_run
+from oelm.analysis.compare.results import load_runs
 from oelm.analysis.recommend import advise
-from oelm.analysis.results import load_runs
 from oelm.cli.main import app
 from oelm.errors import OelmError
-from oelm.modifiers import equal_baseline
+from oelm.freezing.modifiers import equal_baseline
 from oelm.runs import FAILED
 
 
@@ -58,7 +58,7 @@ def test_one_seed_of_a_screening_says_neither_yes_nor_no(results):
         make_run(results, name, 0, name=f"screen-{name}", perplexity=value, steps=500)
     advice = advise(load_runs(results), "decoder", "lm", 5.0)
     assert advice.verdicts["permutation_qk+rank=8"] == "met"
-    shown = [(e.seeds, e.study) for e in advice.evidence if e.method == "permutation_qk+rank=8"]
+    shown = [(e.seeds, e.comparison) for e in advice.evidence if e.method == "permutation_qk+rank=8"]
     assert shown == [(3, "fables (demo, 1,000 steps)"), (1, "fables (demo, 500 steps)")]
 
 
@@ -240,5 +240,5 @@ def test_a_line_per_method_shows_the_study_that_speaks_most_against_it(results):
     assert advice.worst("identity_q").gap == max(e.gap for e in found)
     short = CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(results)]).output
     whole = CliRunner().invoke(app, ["recommend", "--model", "tiny", "--results", str(results), "--all"]).output
-    assert short.count("identity_q ") == 1 and "--all shows every study" in short
+    assert short.count("identity_q ") == 1 and "--all shows every comparison" in short
     assert "identity_q: " in whole and "--all" not in whole

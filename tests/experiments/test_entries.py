@@ -7,7 +7,7 @@ from oelm.errors import OelmError
 from oelm.experiments.entries import SCALES, catalog, chosen, experiment, suites
 from oelm.experiments.plan import PreparedData, plan
 from oelm.experiments.preview import preview
-from oelm.methods import method
+from oelm.freezing.methods import method
 
 LANGUAGE_MODELS = [name for name in catalog() if experiment(name).data is not None]
 ENCODERS = [name for name in catalog() if experiment(name).task is not None]

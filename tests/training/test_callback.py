@@ -10,7 +10,7 @@ from transformers.training_args import ParallelMode
 
 import oelm
 from architectures import ARCHITECTURES
-from oelm.freezing import tensor_hash
+from oelm.freezing.apply import tensor_hash
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate (dev extra)")
 
@@ -149,7 +149,7 @@ def test_the_best_model_comes_back_with_the_promises_of_its_time(tmp_path, best,
     assert work.state.best_model_checkpoint.endswith(f"checkpoint-{best}")
     assert {site.frozen for site in callback.report.sites} == {frozen}
     assert {p.requires_grad for n, p in work.model.named_parameters() if ".query." in n} == {not frozen}
-    oelm.audit(work.model, callback.report)
+    oelm.verify_frozen(work.model, callback.report)
 
 
 def test_training_twice_applies_a_learning_rate_factor_once_each_time(tmp_path):

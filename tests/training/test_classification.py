@@ -12,7 +12,7 @@ import transformers as hf
 
 import oelm
 from architectures import ARCHITECTURES
-from oelm.analysis.results import load_runs
+from oelm.analysis.compare.results import load_runs
 from oelm.data.labelled import TaskData, prepare_task
 from oelm.data.tasks import TaskSource, find_task
 from oelm.evaluation.generation import generate

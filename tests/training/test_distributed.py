@@ -20,8 +20,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from oelm.errors import OelmError
-from oelm.freezing import audit
-from oelm.methods import METHODS
+from oelm.freezing.apply import verify_frozen
+from oelm.freezing.methods import METHODS
 from oelm.runs import RunFolder
 from oelm.training import launch as launching
 from oelm.training import setup
@@ -203,7 +203,7 @@ def body(root: Path, configs: dict[str, RunConfig]) -> dict:
             found["flipped"][strategy] = flipped(within(configs["oelm_freeze"], strategy), root / f"flip-{strategy}")
             trainer = make_trainer(within(configs["moving"], strategy), root / f"validated-{strategy}")
             found["validation"][strategy] = [trainer._validate(whole=whole) for whole in (True, False)]
-            audit(trainer.model, trainer.freeze_report)
+            verify_frozen(trainer.model, trainer.freeze_report)
         one_run(within(configs["long"], "ddp"), root / "long")
         found["version"] = refused(world, {"oelm version": "0.1.0" if world.leads else "0.2.0"})
         found["config"] = refused(world, {"training": {"max_lr": 0.1 if world.leads else 0.2}})

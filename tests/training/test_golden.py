@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from oelm.methods import METHODS
+from oelm.freezing.methods import METHODS
+from oelm.freezing.orthogonal import orthonormality_error
+from oelm.freezing.projections import dense
 from oelm.models.gpt import GPT
-from oelm.orthogonal import orthonormality_error
-from oelm.projections import dense
 from oelm.runs import RunFolder
 from oelm.training.checkpoints import newest_valid
 from oelm.training.trainer import train

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from oelm.bench.interleaved import interleave, ratio
 from oelm.training import timing
-from oelm.training.interleaved import interleave, ratio
 from oelm.training.timing import StepTimer
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from oelm.errors import OelmError
-from oelm.freeze_report import FreezeReport
-from oelm.freezing import FrozenChanged
-from oelm.methods import METHODS
+from oelm.freezing.apply import FrozenChanged
+from oelm.freezing.methods import METHODS
+from oelm.freezing.report import FreezeReport
 from oelm.models.gpt import GPT
 from oelm.runs import RunFolder
 from oelm.training import checkpoints, setup, tracking, trainer
@@ -65,7 +65,7 @@ def test_a_run_that_touches_a_frozen_tensor_fails(config, tmp_path, monkeypatch)
         return original(self)
 
     monkeypatch.setattr(Trainer, "_apply_gradients", meddle)
-    with pytest.raises(FrozenChanged, match="frozen tensors failed the audit"):
+    with pytest.raises(FrozenChanged, match="frozen tensors failed verification"):
         train(config(), tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     assert folder.status()["state"] == "failed"

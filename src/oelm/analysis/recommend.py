@@ -1,19 +1,19 @@
 """Which method to use, from measured runs only: what kept within a budget, what did not, and what nobody knows yet.
 
 A method is advised only if, on every data set it was tried on, its whole interval over several seeds lies within the
-budget; one seed proves nothing. The nearer a study is to the asked model, the more it says; that judgement is left to
-the reader, so every study is named with its model.
+budget; one seed proves nothing. The nearer a comparison is to the asked model, the more it says; that judgement is left
+to the reader, so every comparison is named with its model.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from oelm.analysis.arms import Arm, Run, Study
-from oelm.analysis.results import Loaded
-from oelm.analysis.statistics import MET, MISSED, UNDECIDED, goal_verdict
-from oelm.analysis.studies import place_of
-from oelm.analysis.tables import gap_of
+from oelm.analysis.compare.arms import Arm, Comparison, Run
+from oelm.analysis.compare.comparison import place_of
+from oelm.analysis.compare.results import Loaded
+from oelm.analysis.compare.statistics import MET, MISSED, UNDECIDED, goal_verdict
+from oelm.analysis.report.tables import gap_of
 from oelm.runs import FAILED
 
 LANGUAGE_MODELLING, CLASSIFICATION = TASKS = ("lm", "classification")
@@ -21,11 +21,11 @@ LANGUAGE_MODELLING, CLASSIFICATION = TASKS = ("lm", "classification")
 
 @dataclass(frozen=True)
 class Evidence:
-    """One method in one study."""
+    """One method in one comparison."""
 
     method: str
     dataset: str
-    study: str
+    comparison: str
     """The data set and the model, as reports name them."""
     model: str
     seeds: int
@@ -37,7 +37,7 @@ class Evidence:
     verdict: str
     baseline: str
     equal: bool
-    """Whether that baseline has the same learned pieces and start."""
+    """Whether that baseline has the same learned adapters and start."""
     step_time_ratio: float | None
     step_time_low: float | None
     step_time_high: float | None
@@ -78,8 +78,8 @@ class Advice:
         return {**asdict(self), "method": self.method}
 
 
-def task_of(study: Study) -> str:
-    return CLASSIFICATION if study.metric.gap_in_points else LANGUAGE_MODELLING
+def task_of(comparison: Comparison) -> str:
+    return CLASSIFICATION if comparison.metric.gap_in_points else LANGUAGE_MODELLING
 
 
 def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
@@ -90,18 +90,18 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
     names: dict[str, str] = {}
     failed = [run for run in loaded.incomplete if run.state == FAILED]
     unproven = set()
-    for study in loaded.studies:
-        if (study.family, task_of(study)) != (kind, task):
+    for comparison in loaded.comparisons:
+        if (comparison.family, task_of(comparison)) != (kind, task):
             continue
-        for arm in (arm for arm in study.arms if arm.made.freezes):
+        for arm in (arm for arm in comparison.arms if arm.made.freezes):
             broken = [run.name for run in failed if run.arm_key == arm.runs[0].arm_key]
             name = _name(arm, names)
             left_out += [f"{run} failed, so {name} is not proven" for run in broken]
             unproven |= {name} if broken else set()
             if reason := _unfit(arm):
-                left_out.append(f"{arm.label} on {study.dataset} ({study.model}): {reason}")
+                left_out.append(f"{arm.label} on {comparison.dataset} ({comparison.model}): {reason}")
                 continue
-            evidence.append(_evidence(loaded, study, arm, name, budget))
+            evidence.append(_evidence(loaded, comparison, arm, name, budget))
             methods.setdefault(name, _in_fractions(arm))
     for run in _without_an_arm(loaded, failed, kind, task):
         if known := names.get(run.method_key):
@@ -121,9 +121,9 @@ def _without_an_arm(loaded: Loaded, failed: list[Run], kind: str, task: str) -> 
     """
     found = []
     for run in failed:
-        beside = [study for study in loaded.studies if place_of(study.runs[0]) == place_of(run)]
-        here = any((study.family, task_of(study)) == (kind, task) for study in beside)
-        if here and not any(r.method_key == run.method_key for study in beside for r in study.runs):
+        beside = [comparison for comparison in loaded.comparisons if place_of(comparison.runs[0]) == place_of(run)]
+        here = any((comparison.family, task_of(comparison)) == (kind, task) for comparison in beside)
+        if here and not any(r.method_key == run.method_key for comparison in beside for r in comparison.runs):
             found.append(run)
     return found
 
@@ -160,18 +160,18 @@ def _unfit(arm: Arm) -> str | None:
     return None if gap_of(arm) else f"it has no seed in common with {arm.baseline.label}"
 
 
-def _evidence(loaded: Loaded, study: Study, arm: Arm, name: str, budget: float) -> Evidence:
+def _evidence(loaded: Loaded, comparison: Comparison, arm: Arm, name: str, budget: float) -> Evidence:
     time, gap = loaded.step_time(arm), gap_of(arm)
     timed = time if time and time.interleaved else None
     assert gap is not None and arm.baseline is not None
     return Evidence(
         name,
         arm.dataset,
-        f"{study.dataset} ({study.model})",
-        study.model,
+        f"{comparison.dataset} ({comparison.model})",
+        comparison.model,
         len(gap.by_seed),
         gap.value,
-        "points" if study.metric.gap_in_points else "%",
+        "points" if comparison.metric.gap_in_points else "%",
         gap.worse.low if gap.worse else None,
         gap.worse.high if gap.worse else None,
         goal_verdict(gap.worse, budget),

@@ -48,10 +48,10 @@ def bench(
     """
     import torch
 
-    from oelm.analysis.bench_report import write_bench
+    from oelm.bench.protocol import Shape
+    from oelm.bench.protocol import bench as measure
+    from oelm.bench.report import write_bench
     from oelm.cli.progress import counting_progress
-    from oelm.training.bench import Shape
-    from oelm.training.bench import bench as measure
     from oelm.training.setup import choose_device
 
     chosen = choose_device(device, "fp32")
@@ -76,7 +76,7 @@ def _print(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from oelm.analysis import bench_report as report
+    from oelm.bench import report
 
     console = Console(highlight=False)
     console.print(report.headline(result), style="bold")

@@ -18,9 +18,9 @@ def compare(
 
     from rich.console import Console
 
-    from oelm.analysis.results import require_finished
-    from oelm.analysis.tables import notes, summary_table
-    from oelm.analysis.texts import texts
+    from oelm.analysis.compare.results import require_finished
+    from oelm.analysis.report.tables import notes, summary_table
+    from oelm.analysis.report.texts import texts
     from oelm.files import write_atomically
 
     loaded = require_finished(runs)

@@ -69,10 +69,10 @@ def _write_samples(experiment: "Experiment", out: Path) -> None:
 def _conclude(out: Path, as_json: bool) -> None:
     from rich.console import Console
 
-    from oelm.analysis.report import write_report
-    from oelm.analysis.results import load_runs
-    from oelm.analysis.tables import notes, summary_table
-    from oelm.analysis.texts import texts
+    from oelm.analysis.compare.results import load_runs
+    from oelm.analysis.report.page import write_report
+    from oelm.analysis.report.tables import notes, summary_table
+    from oelm.analysis.report.texts import texts
 
     loaded = load_runs([out])
     table = summary_table(loaded)

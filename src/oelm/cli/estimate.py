@@ -37,8 +37,8 @@ def estimate(
     if check:
         _check(as_json)
         return
-    from oelm.analysis.estimate import STRATEGIES, Job, read_machine
-    from oelm.analysis.estimate import estimate as compute
+    from oelm.costs.estimate import STRATEGIES, Job, read_machine
+    from oelm.costs.estimate import estimate as compute
 
     given = {
         "peak_flops": peak,
@@ -103,8 +103,8 @@ _ROWS = {
 
 
 def _check(as_json: bool) -> None:
+    from oelm.bench.estimate_check import check
     from oelm.cli.progress import counting_progress
-    from oelm.evaluation.estimate_check import check
 
     with counting_progress(as_json) as say:
         found = check(("tiny", "small"), say=say)

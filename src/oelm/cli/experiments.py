@@ -14,7 +14,7 @@ def experiments(
     root: Annotated[Path, typer.Option("--runs", help="Where runs lie, in a folder per scale.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """List the published experiments and our studies, with the published result and the state of our own runs."""
+    """List the published experiments and our comparisons, with the published result and the state of our own runs."""
     from oelm.experiments.entries import SCALES, catalog, chosen, suites
 
     rows = {e.name: _row(e) for e in chosen(["all", *catalog()])}  # the published ones first

@@ -8,8 +8,8 @@ import typer
 
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
     """List the methods: how queries and keys start, and whether they train."""
-    from oelm.methods import methods as all_methods
-    from oelm.modifiers import MODIFIERS
+    from oelm.freezing.methods import methods as all_methods
+    from oelm.freezing.modifiers import MODIFIERS
 
     if as_json:
         typer.echo(json.dumps([m.to_dict() for m in all_methods()], indent=2))
@@ -58,7 +58,7 @@ def inspect(
     Memory is the peak of a float32 training step of our GPT on a CPU, beyond what Python and its libraries take (about
     0.3 GB): weights, gradients, AdamW's moments, what the backward pass keeps, the loss (docs/speed.md).
     """
-    from oelm.inspection import inspect_model
+    from oelm.costs.inspection import inspect_model
 
     given = {"vocab_size": vocab_size, "positions": positions, "dropout": dropout}
     facts = inspect_model(
@@ -81,7 +81,7 @@ def _print(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from oelm.schedules import LEGEND
+    from oelm.freezing.schedules import LEGEND
 
     console = Console(highlight=False)
     console.print(f"[bold]{facts['model']}[/] with [bold]{facts['method']}[/]")
@@ -103,8 +103,8 @@ def _print(facts: dict[str, Any]) -> None:
     console.print(
         f"  a training step computes {step} matmul FLOPs than the baseline's; the blocks' matrices alone, {blocks}"
     )
-    if facts["pieces_parameters"]:
-        console.print(f"  learned pieces: {facts['pieces_parameters']:,} parameters")
+    if facts["adapters_parameters"]:
+        console.print(f"  learned adapters: {facts['adapters_parameters']:,} parameters")
     console.print("\n  [bold]over a run[/], from its first step to its last")
     width = max(len(row["what"]) for row in facts["training"])
     for row in facts["training"]:

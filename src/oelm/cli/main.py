@@ -9,8 +9,8 @@ from typing import NoReturn
 import typer
 
 from oelm.cli import (
-    audit,
     bench,
+    claims,
     compare,
     data,
     demo,
@@ -56,7 +56,8 @@ app.command("generate")(generate.generate)
 app.command("bench")(bench.bench)
 app.command("estimate")(estimate.estimate)
 app.command("compare")(compare.compare)
-app.command("audit")(audit.audit)
+app.command("claims")(claims.claims)
+app.command("audit", hidden=True)(claims.claims)  # its name until version 0.1
 app.command("recommend")(recommend.recommend)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)

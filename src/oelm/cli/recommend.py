@@ -25,16 +25,16 @@ def recommend(
     budget: Annotated[float, typer.Option(min=0, help="How many percent worse than the baseline is acceptable.")] = 5.0,
     results: Annotated[Path, typer.Option(help="Folder with measured runs.")] = Path("results"),
     everything: Annotated[
-        bool, typer.Option("--all", help="Show the evidence on every method, study by study.")
+        bool, typer.Option("--all", help="Show the evidence on every method, comparison by comparison.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Say which method to use for a model, from measured runs only, with the evidence and its limits."""
+    from oelm.analysis.compare.results import load_runs
     from oelm.analysis.recommend import CLASSIFICATION, LANGUAGE_MODELLING, TASKS, advise
-    from oelm.analysis.results import load_runs
+    from oelm.costs.inspection import inspect_model
     from oelm.errors import OelmError, unknown
-    from oelm.inspection import inspect_model
-    from oelm.methods import Method
+    from oelm.freezing.methods import Method
 
     inspect_model(model, "baseline")  # refuses an unknown model before anything is read
     kind = _kind(model)
@@ -100,14 +100,14 @@ def _print(model: str, results: Path, advice: "Advice", everything: bool) -> Non
         console.print(f"\n[bold]{name}[/]: {advice.verdicts[name]}; FLOPs {_cost(advice, name)}", soft_wrap=True)
         if name in advice.misfits:
             console.print(f"  {advice.misfits[name]}", soft_wrap=True)
-        console.print(_studies(advice, name))
+        console.print(_comparisons(advice, name))
     others = [name for name in advice.verdicts if name not in in_full]
     if others:
         what = "The others" if in_full else "What was measured"
-        console.print(f"\n{what}, best first, each by its worst study of several seeds:")
+        console.print(f"\n{what}, best first, each by its worst comparison of several seeds:")
         console.print(_others(advice, others[:MOST_SHOWN]))
         more = f", and the {len(others) - MOST_SHOWN} that follow" if len(others) > MOST_SHOWN else ""
-        console.print(f"[dim]--all shows every study{more}.[/]")
+        console.print(f"[dim]--all shows every comparison{more}.[/]")
     measured = sorted({e.model for e in advice.evidence})
     console.print(
         f"\nLimits: measured with {'; '.join(measured)}, asked for {model}. What holds there may not hold here;"
@@ -115,15 +115,17 @@ def _print(model: str, results: Path, advice: "Advice", everything: bool) -> Non
     console.print("FLOPs (of a training step, as a multiple of the baseline's) are counted for your model, not timed.")
 
 
-def _studies(advice: "Advice", name: str) -> "Table":
-    """The evidence on one method, study by study."""
+def _comparisons(advice: "Advice", name: str) -> "Table":
+    """The evidence on one method, comparison by comparison."""
     from rich.table import Table
 
-    table = Table("study", "seeds", "gap", "worse by (95 %)", "step time", "against", box=None, padding=(0, 0, 0, 2))
+    table = Table(
+        "comparison", "seeds", "gap", "worse by (95 %)", "step time", "against", box=None, padding=(0, 0, 0, 2)
+    )
     table.columns[-1].overflow = "fold"  # names are not to be cut
     for e in (e for e in advice.evidence if e.method == name):
-        against = e.baseline if e.equal else f"{e.baseline} (which lacks its pieces or start)"
-        table.add_row(e.study, str(e.seeds), f"{e.gap:+.2f} {e.unit}", _interval(e), _time(e), against)
+        against = e.baseline if e.equal else f"{e.baseline} (which lacks its adapters or start)"
+        table.add_row(e.comparison, str(e.seeds), f"{e.gap:+.2f} {e.unit}", _interval(e), _time(e), against)
     return table
 
 
@@ -131,7 +133,7 @@ def _others(advice: "Advice", names: list[str]) -> "Table":
     """One line per method: the study that speaks most against it."""
     from rich.table import Table
 
-    from oelm.analysis.statistics import MET, UNDECIDED
+    from oelm.analysis.compare.statistics import MET, UNDECIDED
 
     table = Table("method", "verdict", "worse by (95 %)", "seeds", "FLOPs", box=None, padding=(0, 0, 0, 2))
     table.columns[0].overflow = "fold"

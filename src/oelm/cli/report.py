@@ -38,9 +38,9 @@ def report(
     """
     import json
 
-    from oelm.analysis.plots import print_language
-    from oelm.analysis.report import write_report
-    from oelm.analysis.texts import texts
+    from oelm.analysis.figures.plots import print_language
+    from oelm.analysis.report.page import write_report
+    from oelm.analysis.report.texts import texts
     from oelm.errors import OelmError
 
     chosen = tuple(dict.fromkeys(formats or ("html", "md")))

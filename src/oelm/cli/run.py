@@ -1,4 +1,4 @@
-"""`oelm run ID|SUITE…`: published experiments and studies by name, as a queue of runs."""
+"""`oelm run ID|SUITE…`: published experiments and comparisons by name, as a queue of runs."""
 
 import json
 from pathlib import Path

@@ -96,7 +96,7 @@ def train(
     Example: oelm train --method oelm_freeze --task sst2 --encoder google-bert/bert-base-uncased --max-lr 1e-4
     """
     from oelm.errors import OelmError
-    from oelm.methods import method as find_method
+    from oelm.freezing.methods import method as find_method
     from oelm.runs import folder_name
     from oelm.training.config import RunConfig, with_settings
     from oelm.training.tracking import require_installed

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from oelm.analysis.shapes import Shape
+from oelm.costs.shapes import Shape
 from oelm.data.tokenization import bpe_size
 from oelm.data.tokens import read_manifest
 from oelm.errors import OelmError
 from oelm.experiments.entries import DataRecipe, Experiment, read
 from oelm.experiments.plan import PlannedRun
-from oelm.methods import method
+from oelm.freezing.methods import method
 from oelm.runs import RunFolder, checkpoint_bytes
 
 GPT2_VOCABULARY = 50_257
@@ -38,7 +38,7 @@ def preview(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
 
 def _language_model(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
     """From the model itself, on the meta device."""
-    from oelm.inspection import inspect_gpt
+    from oelm.costs.inspection import inspect_gpt
 
     assert experiment.data is not None
     settings, model = run.config.training, run.config.model

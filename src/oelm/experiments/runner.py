@@ -187,7 +187,7 @@ def last_words(folder: RunFolder, lines: int = 5) -> str:
 
 def command(folder: RunFolder, nproc: int = 1) -> list[str]:
     """What a run is started with: it must not outlive us. It starts its own processes if there should be several."""
-    leash = [sys.executable, "-m", "oelm.leash", str(os.getpid()), sys.executable]
+    leash = [sys.executable, "-m", "oelm.training.leash", str(os.getpid()), sys.executable]
     many = ["--nproc", str(nproc)] if nproc > 1 else []
     return [*leash, "-m", "oelm", "resume", str(folder.path), "--quiet", *many]
 

@@ -17,7 +17,7 @@ from oelm.experiments.entries import Experiment, chosen
 from oelm.experiments.plan import PlannedRun, plan, share
 from oelm.experiments.runner import Job, run_all
 from oelm.files import write_json
-from oelm.methods import method
+from oelm.freezing.methods import method
 from oelm.runs import RunFolder, config_differences
 from oelm.training.config import RunConfig
 from oelm.training.environment import usable_cores
@@ -183,7 +183,7 @@ def time_arms(experiment: Experiment, root: Path, *, rounds: int = 24) -> dict[s
 
 
 def _step_times(arms: Sequence[str], config: RunConfig, data: TokenData, rounds: int) -> dict[str, Any]:
-    from oelm.training.arms import compare_step_times
+    from oelm.bench.arms import compare_step_times
     from oelm.training.setup import choose_device, model_config
 
     device = choose_device(config.runtime.device, config.training.precision)

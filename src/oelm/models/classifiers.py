@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from oelm.errors import OelmError
-from oelm.freezing import restore
+from oelm.freezing.apply import restore
+from oelm.freezing.projections import described_in
 from oelm.models.gpt import GPTConfig
 from oelm.models.known import read_config
-from oelm.projections import described_in
 
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "data2vec-text")
 """Model types whose positions start after the padding id, so that they have room for fewer tokens than positions."""

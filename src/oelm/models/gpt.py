@@ -4,7 +4,7 @@
 >>> model(torch.zeros(1, 8, dtype=torch.long)).shape
 torch.Size([1, 8, 512])
 
-The model knows nothing of methods: `oelm.freeze` finds its projections through `oelm.sites`.
+The model knows nothing of methods: `oelm.freeze` finds its projections through `oelm.freezing.sites`.
 `oelm.models.huggingface` puts it behind `AutoModelForCausalLM`.
 """
 
@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 from oelm.errors import OelmError, unknown
 from oelm.files import write_tensors
+from oelm.freezing.projections import CONFIG_KEY, describe, rebuild, require_no_shift
 from oelm.models.kernels import Dropout, blocked_attention_pays, causal_attention, vocabulary_loss
-from oelm.projections import CONFIG_KEY, describe, rebuild, require_no_shift
 
 Named = TypeVar("Named")
 MODEL_TYPE = "oelm_gpt"
@@ -271,7 +271,7 @@ class CausalSelfAttention(nn.Module):
         q, k, v = (self._heads(project(x)) for project in (self.query, self.key, self.value))  # (B, H, T, head_dim)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
-        # Autocast makes values half precision, but not a rotation, a piece or a projection without a product.
+        # Autocast makes values half precision, but not a rotation, an adapter or a projection without a product.
         q, k = q.to(v.dtype), k.to(v.dtype)
         if cache is not None:
             k, v = cache.update(k, v, self.layer)  # (B, H, S, head_dim)

@@ -15,9 +15,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassi
 from transformers.modeling_utils import PreTrainedModel
 
 from oelm.errors import OelmError
+from oelm.freezing.projections import CONFIG_KEY, FixedProjection, Projection, has_shift, rebuild
 from oelm.models.configuration import HFGPTConfig
 from oelm.models.gpt import GPT, INIT_STD, without_prefix
-from oelm.projections import CONFIG_KEY, FixedProjection, Projection, has_shift, rebuild
 
 
 def build_gpt(config: HFGPTConfig) -> GPT:
@@ -43,7 +43,7 @@ class GPTPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         fresh: nn.Module | None = None
         if isinstance(module, Projection):
-            fresh = Projection(module.base, module.num_heads, module.pieces)
+            fresh = Projection(module.base, module.num_heads, module.adapters)
         elif isinstance(module, FixedProjection):
             fresh = FixedProjection(module.kind, module.out_features, module.in_features, num_heads=module.num_heads)
         if fresh is not None:

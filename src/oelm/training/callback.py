@@ -22,10 +22,10 @@ from transformers.training_args import ParallelMode
 
 from oelm.errors import OelmError
 from oelm.files import write_json
-from oelm.freeze_report import FreezeReport
-from oelm.freezing import audit, freeze, site_tensors
-from oelm.methods import Method, method
-from oelm.schedules import Rates, Schedule, advance
+from oelm.freezing.apply import freeze, site_tensors, verify_frozen
+from oelm.freezing.methods import Method, method
+from oelm.freezing.report import FreezeReport
+from oelm.freezing.schedules import Rates, Schedule, advance
 from oelm.training.timing import PUBLISHED_WARMUP, StepTimer
 
 STATE_FILE = "trainer_state.json"
@@ -78,7 +78,7 @@ class FreezeCallback(TrainerCallback):
         parameters = dict(self._model.named_parameters())
         self._require_optimizer(optimizer, parameters)
         self._follow_schedule(state.global_step + 1, state)
-        self._audit(model)
+        self._verify(model)
         self._scale_updates(optimizer, parameters)
         self._timer = StepTimer(args.device, min(PUBLISHED_WARMUP, max(0, state.max_steps) // 10))
 
@@ -92,7 +92,7 @@ class FreezeCallback(TrainerCallback):
         self._step.close()
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        self._audit(model)
+        self._verify(model)
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self._remove_hooks()
@@ -101,7 +101,7 @@ class FreezeCallback(TrainerCallback):
             best = TrainerState.load_from_json(str(best_state))
             self._take_report(best)
             self._follow_schedule(best.global_step, best)
-        self._audit(model)
+        self._verify(model)
         assert self.report is not None and self._timer is not None
         statistics = {k: v for k, v in self._timer.statistics().items() if not k.endswith("_share")}  # no phases here
         self.timing = {
@@ -187,9 +187,9 @@ class FreezeCallback(TrainerCallback):
         while self._hooks:
             self._hooks.pop().remove()
 
-    def _audit(self, model: nn.Module) -> None:
+    def _verify(self, model: nn.Module) -> None:
         assert self.report is not None
-        audit(_unwrapped(model), self.report)
+        verify_frozen(_unwrapped(model), self.report)
 
 
 def _require_unused_allowed(args: Any, model: Any) -> None:

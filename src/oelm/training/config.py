@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from oelm.errors import OelmError
-from oelm.methods import method
+from oelm.freezing.methods import method
 
 
 class _Section(BaseModel):

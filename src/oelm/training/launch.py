@@ -106,7 +106,12 @@ def _run_once(command: list[str], nproc: int, port: int, logs: Path) -> "Mapping
         logs_specs=DefaultLogsSpecs(log_dir=str(logs)),
         **options,
     )
-    leash = ["-m", "oelm.leash", str(os.getpid()), sys.executable]  # a launcher that is killed takes them along
+    leash = [
+        "-m",
+        "oelm.training.leash",
+        str(os.getpid()),
+        sys.executable,
+    ]  # a launcher that is killed takes them along
     try:
         with _environment(nproc), _quiet_agent():
             elastic_launch(agent, sys.executable)(*leash, *command)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oelm.schedules import Rates
+from oelm.freezing.schedules import Rates
 from oelm.training.config import TrainingSection
 
 Group = dict[str, Any]

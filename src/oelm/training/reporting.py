@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oelm.freeze_report import FreezeReport
+from oelm.freezing.report import FreezeReport
 from oelm.runs import RUNNING, RunFolder
 from oelm.training.environment import peak_memory_bytes
 from oelm.training.setup import Parts
@@ -106,7 +106,7 @@ class Reporter:
     def finish(
         self, step: int, final: dict[str, Any], best: dict[str, Any], report: FreezeReport, model_family: str
     ) -> dict[str, Any]:
-        """Write timing and result; the audit of the frozen weights must have passed."""
+        """Write timing and result; verification of the frozen weights must have passed."""
         headline, spent = self.objective.headline, self.validation_seconds
         dataset = self.data.manifest.get("name", self.data.path.name)
         timing = {

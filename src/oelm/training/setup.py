@@ -15,10 +15,10 @@ from oelm.data.labelled import TaskData
 from oelm.data.tokenization import load_tokenizer, template_hash, tokenizer_hash
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
-from oelm.freezing import freeze
+from oelm.freezing.apply import freeze
+from oelm.freezing.schedules import Schedule
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.runs import RunFolder, checkpoint_bytes
-from oelm.schedules import Schedule
 from oelm.training.config import RunConfig
 from oelm.training.environment import keep_freed_memory
 from oelm.training.objectives import LanguageModelling, Objective

@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 from oelm.errors import OelmError
-from oelm.freeze_report import FreezeReport
-from oelm.freezing import audit, freeze, hold
+from oelm.freezing.apply import freeze, freeze_from_report, verify_frozen
+from oelm.freezing.report import FreezeReport
+from oelm.freezing.schedules import Rates, Schedule, advance
 from oelm.models.known import family
 from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder, config_differences
-from oelm.schedules import Rates, Schedule, advance
 from oelm.training import checkpoints, setup
 from oelm.training.checkpoints import Checkpoint
 from oelm.training.config import RunConfig
@@ -109,7 +109,7 @@ class Trainer:
         else:
             self._require_same_run(checkpoint)
             self.freeze_report = FreezeReport.from_dict(checkpoint.freeze)
-            hold(self.model, self.freeze_report)
+            freeze_from_report(self.model, self.freeze_report)
         folder.record(folder.freeze_file, self.freeze_report.to_dict())
         folder.record(folder.environment_file, {**environment(str(self.device)), **self.world.facts})
         self.schedule = Schedule.of(self.freeze_report, self.settings.max_steps)
@@ -277,10 +277,10 @@ class Trainer:
     # Checkpoints
 
     def _save(self, best: bool = False) -> None:
-        """Nothing is saved that fails the audit: a checkpoint is a promise."""
+        """Nothing is saved that fails verification: a checkpoint is a promise."""
         if self._saved_step == self.step and not best:
             return
-        audit(self.model, self.freeze_report)
+        verify_frozen(self.model, self.freeze_report)
         weights = self.world.weights(self.model)
         moments = self.world.whole(optimizer_tensors(self.optimizer))
         self._saved_step = self.step
@@ -349,7 +349,7 @@ class Trainer:
 
     def _finish(self) -> dict[str, Any]:
         final = self._validate(whole=True)
-        audit(self.model, self.freeze_report)  # raises if anything frozen has moved
+        verify_frozen(self.model, self.freeze_report)  # raises if anything frozen has moved
         return self.reporter.finish(self.step, final, self.best, self.freeze_report, family(self.model.config))
 
 

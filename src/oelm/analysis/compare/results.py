@@ -1,0 +1,235 @@
+"""From run folders to arms that can be compared: `load_runs(["runs/demo"])`.
+
+What cannot be read is skipped and named; what is not finished is listed and never averaged.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oelm.analysis.compare.arms import BASELINE, Arm, Comparison, Rates, Run, is_number
+from oelm.analysis.compare.comparison import FAILED as NO_SCORE
+from oelm.analysis.compare.comparison import differences, group_into_comparisons
+from oelm.analysis.report.texts import Note, texts
+from oelm.errors import OelmError
+from oelm.runs import DEAD, FINISHED, RunFolder, find_files, find_runs
+
+_STEP_KEYS = {f"training.{key}" for key in ("batch_size", "sequence_length", "accumulation", "precision")}
+"""What decides how much work a step is."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    path: Path
+    note: Note
+
+    @property
+    def reason(self) -> str:
+        return texts("en").note(self.note)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Step time as a multiple of the reference's. Without an interleaved measurement there is no interval."""
+
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+    predicted: float | None = None
+    interleaved: bool = False
+    is_reference: bool = False
+
+
+@dataclass(frozen=True)
+class Loaded:
+    runs: list[Run]
+    skipped: list[Skipped]
+    step_times: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    """Interleaved measurements (`step_time.json`) by the folder they lie in, beside the runs."""
+    samples: dict[str, Any] = field(default_factory=dict)
+    sweeps: dict[Path, dict[str, Rates]] = field(default_factory=dict)
+    """Learning rates tried before these runs (`sweep.json`), by folder, method and rate: the score reached."""
+
+    @property
+    def finished(self) -> list[Run]:
+        return [run for run in self.runs if run.result is not None]
+
+    @property
+    def incomplete(self) -> list[Run]:
+        return [run for run in self.runs if run.result is None]
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        return group_into_comparisons(self.finished, self.sweeps, [run for run in self.incomplete if run.diverged])
+
+    @property
+    def arms(self) -> list[Arm]:
+        return [arm for comparison in self.comparisons for arm in comparison.arms]
+
+    def step_time(self, arm: Arm) -> StepTime | None:
+        """The interleaved measurement if there is one; else the plain ratio of median step times, marked as such."""
+        for folder in self._folders(arm):
+            measured = self.step_times.get(folder.resolve().parent)
+            if measured and measured["reference"] == arm.method:
+                return StepTime(1.0, interleaved=True, is_reference=True)
+            if measured and arm.method in measured["arms"]:
+                values = {k: measured["arms"][arm.method].get(k) for k in ("ratio", "low", "high", "predicted")}
+                return StepTime(**values, interleaved=True)
+        if arm.is_baseline:
+            return StepTime(1.0, is_reference=True)
+        reference = arm.plain_baseline
+        if reference and any(note.values["key"] in _STEP_KEYS for note in differences(arm, reference)):
+            return None
+        own, base = (a.facts("median_step_time") if a else [] for a in (arm, reference))
+        return StepTime(float(np.median(own) / np.median(base))) if own and base and min(base) > 0 else None
+
+    def _folders(self, arm: Arm) -> list[Path]:
+        """Where its runs are, and where those are that were the same and left out."""
+        own = [run.folder.path for run in arm.runs]
+        names = [str(path) for path in own]
+        return [*own, *(skipped.path for skipped in self.skipped if skipped.note.values.get("path") in names)]
+
+
+def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
+    """Read run folders, and all run folders below other folders."""
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    runs: dict[Path, Run] = {}
+    skipped: list[Skipped] = []
+    beside: dict[Path, None] = {}
+    for path in map(Path, given):
+        folders = _run_folders(path)
+        if not folders:
+            skipped.append(Skipped(path, Note("skip_no_run" if path.exists() else "skip_missing")))
+        for folder in folders:
+            beside[folder.path.resolve().parent] = None
+            try:
+                runs.setdefault(folder.path.resolve(), _read(folder))
+            except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                skipped.append(Skipped(folder.path, Note("skip_unreadable", {"error": _one_line(error)})))
+    kept, repeated = _one_per_seed(_named(list(runs.values())))
+    step_times, samples, sweeps = _read_beside(beside, skipped)
+    return Loaded(kept, skipped + repeated, step_times, samples, sweeps)
+
+
+def require_finished(paths: str | Path | Iterable[str | Path]) -> Loaded:
+    """`load_runs`, refusing to go on with nothing to show."""
+    loaded = load_runs(paths)
+    if loaded.finished:
+        return loaded
+    waiting = [f"{run.folder.path} is {run.state} at step {run.step}" for run in loaded.incomplete]
+    found = waiting + [f"{skipped.path}: {skipped.reason}" for skipped in loaded.skipped]
+    more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+    way_out = "wait for it or 'oelm resume' it" if waiting else "give folders made by 'oelm train' or 'oelm demo'"
+    raise OelmError(f"no finished run to show: {'; '.join(found[:3])}{more}; {way_out}")
+
+
+def _run_folders(path: Path) -> list[RunFolder]:
+    """Also folders that were runs once: a missing config is a reason to be named, not to be overlooked."""
+    found = {folder.path for folder in find_runs(path)}
+    for trace in ("status.json", "result.json"):
+        found |= {file.parent for file in find_files(path, trace)}
+    return [RunFolder(folder) for folder in sorted(found)]
+
+
+def _read(folder: RunFolder) -> Run:
+    config, result, status = RunFolder.open(folder.path).config(), folder.result(), folder.status()
+    run = Run(
+        name=folder.name,
+        folder=folder,
+        config=config,
+        state=FINISHED if result is not None else {FINISHED: DEAD}.get(status["state"], status["state"]),
+        step=(result or status).get("steps") or status.get("step", 0),
+        result=result,
+        environment=folder.environment() or {},
+        validations=folder.metrics("validation"),
+        clock=folder.clock(),
+    )
+    run.method  # noqa: B018 - one that this version does not know, or knows as something else, is refused here
+    if result is not None:
+        value = run.final[run.metric.key]
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise OelmError(f"{folder.result_file}: {run.metric.name} is {value!r}")
+    return run
+
+
+def _named(runs: list[Run]) -> list[Run]:
+    parts = [run.folder.path.resolve().parts for run in runs]
+    depth = 1
+    while len({path[-depth:] for path in parts}) < len(parts):
+        depth += 1
+    return [replace(run, name="/".join(path[-depth:])) for run, path in zip(runs, parts, strict=True)]
+
+
+def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Skipped]]:
+    """The same computation in two folders is one observation, not two."""
+    first: dict[str, Run] = {}
+    kept, repeated = [], []
+    for run in runs:
+        twin = first.setdefault(f"{run.arm_key} seed {run.seed}", run) if run.result is not None else run
+        if twin is run:
+            kept.append(run)
+        else:
+            repeated.append(Skipped(run.folder.path, Note("skip_repeated", {"path": str(twin.folder.path)})))
+    return kept, repeated
+
+
+def _read_beside(
+    folders: Iterable[Path], skipped: list[Skipped]
+) -> tuple[dict[Path, dict[str, Any]], dict[str, Any], dict[Path, dict[str, Rates]]]:
+    step_times: dict[Path, dict[str, Any]] = {}
+    samples: dict[str, Any] = {}
+    sweeps: dict[Path, dict[str, Rates]] = {}
+
+    def read(folder: Path, name: str, keep: Callable[[Any], None]) -> None:
+        file = folder / name
+        try:
+            if file.is_file():
+                keep(json.loads(file.read_text(encoding="utf-8")))
+        except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            skipped.append(Skipped(file, Note("skip_unreadable", {"error": _one_line(error)})))
+
+    def keep_times(folder: Path, content: Any) -> None:
+        for arm, facts in content["arms"].items():
+            values = [
+                facts["ratio"],
+                *(facts[key] for key in ("low", "high", "predicted") if facts.get(key) is not None),
+            ]
+            if not all(map(is_number, values)):
+                raise OelmError(f"{arm} has a figure that is no number: {values}")
+        if content["arms"]:
+            step_times[folder] = {"reference": BASELINE, **content}
+
+    def keep_sweep(folder: Path, content: Any) -> None:
+        found = {
+            name: {float(rate): NO_SCORE if score is None else float(score) for rate, score in rates.items()}
+            for name, rates in content["rates"].items()
+        }
+        given = {
+            name: [*rates, *(score for score in content["rates"][name].values() if score is not None)]
+            for name, rates in found.items()
+        }
+        wrong = [name for name, values in given.items() if not all(map(is_number, values))]
+        if wrong:
+            raise OelmError(f"{wrong[0]} has a figure that is no number")
+        sweeps[folder] = found
+
+    def keep_samples(folder: Path, content: Any) -> None:
+        for name, text in content.items():
+            samples[f"{name} ({folder.name})" if name in samples else name] = text
+
+    for folder in folders:
+        read(folder, "step_time.json", partial(keep_times, folder))
+        read(folder, "samples.json", partial(keep_samples, folder))
+        read(folder, "sweep.json", partial(keep_sweep, folder))
+    return step_times, samples, sweeps
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, OelmError | OSError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,138 @@
+"""What an arm reaches against what it costs: step time at the left, parameters that train at the right.
+
+An arm on the line has no rival that is both cheaper and better. Of many arms only these and the baseline are named.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from oelm.analysis.compare.arms import Arm, Comparison
+from oelm.analysis.compare.comparison import differences
+from oelm.analysis.figures.marks import goal_level, tag
+from oelm.analysis.figures.style import FAINT, PAPER, look
+from oelm.analysis.report.rendering import Record
+from oelm.analysis.report.texts import Texts
+
+SPOTS = [(dx, dy) for far in (7, 40, 80, 130) for dy in (5, -14, 18, -27, 31, -40, 48, -57, 70) for dx in (far, -far)]
+"""Where a name may stand, in points from its marker: the first two beside it; from the others a line leads to it."""
+MOST_NAMED = 8
+FEWEST = 4
+"""Fewer arms are told better by the tables."""
+
+
+@dataclass(frozen=True)
+class Point:
+    arm: Arm
+    cost: float
+    score: float
+    """As shown, e.g. accuracy in percent."""
+    low: float | None = None
+    high: float | None = None
+    """The interval of the cost."""
+
+
+def frontier(points: Sequence[Point], higher_is_better: bool) -> list[Point]:
+    """The points that no other beats or equals in both cost and score, cheapest first."""
+    sign = -1 if higher_is_better else 1
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.cost, sign * p.score)):
+        if not best or sign * point.score < sign * best[-1].score:
+            best.append(point)
+    return best
+
+
+def costs(comparison: Comparison, records: Sequence[Record]) -> dict[str, list[Point]]:
+    """The points of every panel there is data for: only step times measured side by side, only costs that differ."""
+    timed, sized = [], []
+    reference = next((arm for arm in comparison.arms if arm.is_baseline), None)
+    for arm, r in zip(comparison.arms, records, strict=True):
+        if arm.differences or (reference and differences(arm, reference)):
+            continue
+        score = r["score"] * comparison.metric.scale
+        if r["step_time_interleaved"]:
+            timed.append(Point(arm, r["step_time_ratio"], score, r["step_time_low"], r["step_time_high"]))
+        if r["trainable_parameters"]:
+            sized.append(Point(arm, r["trainable_parameters"], score))
+    panels = {"step_time": timed, "trainable": sized}
+    return {name: p for name, p in panels.items() if len(p) >= FEWEST and len({point.cost for point in p}) > 1}
+
+
+def draw(comparison: Comparison, panels: dict[str, list[Point]], t: Texts) -> Figure:
+    figure = Figure(figsize=(max(7.4, 4.6 * len(panels) + 1.0), 4.6), layout="constrained")
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (name, points) in zip(grid, panels.items(), strict=True):
+        _panel(axes, comparison, points)
+        axes.set_xlabel(t(f"axis_{name}"))
+    if "trainable" in panels:
+        grid[-1].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1e6:g}"))
+    metric, unit = (
+        t(f"metric_{comparison.metric.name}"),
+        f", {comparison.metric.suffix.strip()}" if comparison.metric.suffix else "",
+    )
+    grid[0].set_ylabel(t("axis_value", metric=metric, unit=unit))
+    level = goal_level(comparison)
+    if level is not None:
+        for axes in grid:
+            axes.axhline(level, color=FAINT, linewidth=1.2, linestyle=(0, (5, 3)))
+        tag(grid[0], t("goal_line"), (0.01, level), ("axes fraction", "data"), (0, 3))
+    return figure
+
+
+def _panel(axes: Axes, comparison: Comparison, points: list[Point]) -> None:
+    best = frontier(points, comparison.metric.higher_is_better)
+    for point in points:
+        colour, _, marker = look(point.arm)
+        named = _is_named(point, best, points)
+        if point.low is not None and point.high is not None:
+            axes.plot([point.low, point.high], [point.score] * 2, color=colour, linewidth=1, alpha=0.5)
+        size = 8 if named else 5
+        axes.plot(point.cost, point.score, marker, color=colour, markersize=size, markeredgecolor=PAPER, zorder=3)
+    axes.step([p.cost for p in best], [p.score for p in best], where="post", color=FAINT, linewidth=1, zorder=1)
+    axes.margins(0.1, 0.2)  # room for names
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    _name(axes, [p for p in points if _is_named(p, best, points)], points)
+
+
+def _is_named(point: Point, best: list[Point], points: list[Point]) -> bool:
+    return len(points) <= MOST_NAMED or point in best or point.arm.is_baseline
+
+
+def _name(axes: Axes, named: list[Point], points: list[Point]) -> None:
+    """Labels beside their points, each at the first spot that neither a marker nor an earlier label takes."""
+    axes.autoscale_view()
+    place = axes.transData.transform
+    inch = axes.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
+    taken = [
+        (x - 4 * inch, y - 4 * inch, x + 4 * inch, y + 4 * inch) for x, y in (place((p.cost, p.score)) for p in points)
+    ]
+    (left_end, bottom_end), (right_end, top_end) = axes.transAxes.transform([(0, 0), (1, 1)])
+    for point in named:
+        x, y = place((point.cost, point.score))
+        width, height = 5.4 * len(point.arm.label) * inch, 10 * inch
+        for dx, dy in SPOTS:
+            left = x + dx * inch - (width if dx < 0 else 0)
+            box = (left, y + dy * inch, left + width, y + dy * inch + height)
+            inside = left_end <= box[0] and box[2] <= right_end and bottom_end <= box[1] and box[3] <= top_end
+            if inside and not any(_overlap(box, other) for other in taken):
+                break
+        taken.append(box)
+        side = "right" if dx < 0 else "left"
+        near = (1.0 if dx < 0 else 0.0, 0.0 if dy > 0 else 1.0)  # the label's corner nearest to the marker
+        line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3, "relpos": near}
+        axes.annotate(
+            point.arm.label,
+            (point.cost, point.score),
+            (dx, dy),
+            textcoords="offset points",
+            ha=side,
+            fontsize=8.5,
+            arrowprops=None if (dx, dy) in SPOTS[:2] else line,
+        )
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

@@ -1,0 +1,88 @@
+"""What a reader sees, in English or Chinese: the sentences of `oelm.analysis.report.sentences`, filled in.
+
+>>> texts("en")("at_step", step="1,000"), texts("zh")("at_step", step="1,000")
+('step 1,000', '第 1,000 步')
+"""
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oelm.analysis.report.methods_zh import METHODS_ZH, MODIFIERS_ZH
+from oelm.analysis.report.sentences import TEXTS
+from oelm.errors import OelmError, unknown
+from oelm.freezing.methods import method as find_method
+
+NONE = "–"
+LANGUAGES = ("en", "zh")
+MOST_LISTED = 12
+"""More arms or runs than this are counted in a sentence, not listed: the tables have them."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something the reader must know: the key of a sentence in `TEXTS` and what to fill in."""
+
+    key: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Texts:
+    """The strings of one language; call it with a key and what to fill in."""
+
+    def __init__(self, lang: str) -> None:
+        if lang not in LANGUAGES:
+            raise unknown("language", lang, LANGUAGES)
+        self.lang = lang
+
+    def __call__(self, key: str, /, **values: Any) -> str:
+        return TEXTS[key][LANGUAGES.index(self.lang)].format(**values)
+
+    def word(self, kind: str, word: str) -> str:
+        """A word of our vocabulary (a state, a verdict); one that is not in it stays as it is."""
+        key = f"{kind}_{word.replace(' ', '_')}"
+        return self(key) if key in TEXTS else word
+
+    def note(self, note: Note) -> str:
+        return self(note.key, **{name: self._fill(name, value) for name, value in note.values.items()})
+
+    def method(self, name: str) -> str:
+        """One line about a method and its modifiers; nothing about one we do not know."""
+        try:
+            english = find_method(name).summary
+        except OelmError:
+            return ""
+        base, *words = name.split("+")
+        if self.lang == "en" or base not in METHODS_ZH:
+            return english
+        return "；".join([METHODS_ZH[base], *(MODIFIERS_ZH[word.partition("=")[0]] for word in words)])
+
+    def listing(self, words: list[str]) -> str:
+        return ("、" if self.lang == "zh" else ", ").join(words)
+
+    def clauses(self, parts: list[str]) -> str:
+        return ("；" if self.lang == "zh" else "; ").join(parts)
+
+    def list_sentences(self, parts: list[str]) -> str:
+        return self.clauses(parts) + ("。" if self.lang == "zh" else ".")
+
+    def join(self, sentences: list[str]) -> str:
+        return ("" if self.lang == "zh" else " ").join(sentences)
+
+    def wrap(self, text: str, width: int) -> list[str]:
+        """Lines of at most `width` letters; a Chinese character is as wide as two."""
+        return textwrap.wrap(text, width // 2 if self.lang == "zh" else width)
+
+    def _fill(self, name: str, value: Any) -> str:
+        if isinstance(value, Note):
+            return self.note(value)
+        if isinstance(value, list):
+            return self.clauses([self._fill(name, item) for item in value])
+        if name == "state":
+            return self.word("state", value)
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def texts(lang: str) -> Texts:
+    return Texts(lang)

@@ -1,0 +1,79 @@
+"""`oelm claims`: every published claim, what follows from it, our figure, and a verdict. No torch."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from oelm.analysis.claims.verdicts import Evidence, Verdict
+
+_COLOURS = {"impossible": "red", "inconsistent": "yellow", "not reproduced": "yellow", "not tested": "dim"}
+
+
+def claims(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders, or folders above them. (default: results and runs)")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Check the study's claims by arithmetic, and by our own runs where there are some."""
+    from oelm.analysis.claims.checks import CHECKS
+    from oelm.analysis.claims.verdicts import judge
+    from oelm.errors import OelmError
+    from oelm.experiments.entries import read
+
+    for path in runs or []:
+        if not path.exists():
+            raise OelmError(f"{path} does not exist; give folders with runs, or none for results and runs here")
+    known = evidence(runs)
+    for skipped in known.loaded.skipped if known.loaded else []:
+        typer.echo(f"left out: {skipped.path}: {skipped.reason}", err=True)
+    verdicts = judge(read("claims")["claims"], known, CHECKS)
+    if as_json:
+        typer.echo(json.dumps([verdict.to_dict() for verdict in verdicts], indent=2, ensure_ascii=False))
+        return
+    _print(verdicts)
+
+
+def evidence(runs: list[Path] | None) -> "Evidence":
+    """The catalog as plain data, and the finished runs."""
+    from oelm.analysis.claims.verdicts import Evidence
+    from oelm.analysis.compare.results import load_runs
+    from oelm.experiments.entries import catalog, experiment, read, suites
+
+    folders = runs if runs is not None else [path for path in (Path("results"), Path("runs")) if path.is_dir()]
+    corpora = read("scales")["mini"]["corpora"]
+    return Evidence(
+        experiments={
+            name: {**experiment(name).model_dump(exclude_none=True), "dataset": experiment(name).dataset}
+            for name in catalog()
+        },
+        suites=suites(),
+        models=read("facts")["models"],
+        datasets=read("facts")["datasets"],
+        stand_ins={name: change["corpus"] for name, change in corpora.items() if "corpus" in change},
+        loaded=load_runs(folders) if folders else None,
+    )
+
+
+def _print(verdicts: "list[Verdict]") -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for verdict in verdicts:
+        colour = _COLOURS.get(verdict.verdict, "green")
+        console.print(f"[bold {colour}]{verdict.verdict}[/]  [bold]{verdict.claim}[/]")
+        lines = {
+            "published": verdict.published,
+            "follows": verdict.follows,
+            "ours": verdict.ours,
+            "because": verdict.reason,
+        }
+        for label, text in lines.items():
+            if text:
+                console.print(f"  {label:<9}  {text}", markup=False)
+    found = [verdict.verdict for verdict in verdicts]
+    counts = ", ".join(f"{found.count(name)} {name}" for name in dict.fromkeys(found))
+    console.print(f"\n{len(verdicts)} claims: {counts}")

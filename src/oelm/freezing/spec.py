@@ -1,0 +1,264 @@
+"""What a method is made of: frozen dataclasses that go through YAML and back. Data, no torch, no branches on names.
+
+`methods.py` has the table of named methods, `modifiers.py` the short way to write variations of them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from types import UnionType
+from typing import Any, get_args, get_type_hints
+
+from oelm.errors import OelmError, unknown
+
+ROLES = ("query", "key", "ffn")
+THAW_ORDERS = ("top-down", "bottom-up")
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """Small learned parts on top of a projection. All start as if they were not there."""
+
+    scale: bool = False
+    """One factor per head: how sharp its attention is."""
+    gain: bool = False
+    """One factor per channel."""
+    mix: bool = False
+    """A head_dim × head_dim matrix per head."""
+    rank: int = 0
+    """A learned update of this rank beside the projection's own matrix."""
+    shift: bool = False
+    """A learned blend, per channel, of a token's input with the previous token's."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise OelmError(f"rank is {self.rank}; it must be at least 0")
+
+    @property
+    def names(self) -> list[str]:
+        """What there is, as a person would list it: ["mix", "rank 8"]."""
+        return [f"{n} {v}" if n == "rank" else n for n, v in asdict(self).items() if v]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What happens to one role (all queries, all keys, or all FFN matrices) of a model."""
+
+    init: str = "keep"
+    """A row of `oelm.freezing.orthogonal.INITIALISATIONS`; "keep" leaves the model's own weights."""
+    init_pretrained: str | None = None
+    """Used instead of `init` when the model's weights were pretrained, so that they are not thrown away."""
+    frozen: bool = False
+    projection: str = "dense"
+    """Or a row of `oelm.freezing.projections.FIXED`: orthonormal without weights and without a matrix product."""
+    adapters: Adapters = field(default_factory=Adapters)
+    every: int = 1
+    """Train only at every N-th step; at the others no gradient is computed."""
+    lr: float = 1.0
+    """Learning rate of this role's weights, as a multiple of everybody's."""
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise OelmError(f"every is {self.every}; it must be at least 1")
+        if not 0 <= self.lr < math.inf:
+            raise OelmError(f"lr is {self.lr}; it is a factor of the learning rate, so a number of at least 0")
+        if self.frozen and self.every > 1:
+            raise OelmError(
+                f"every is {self.every}, but this part is frozen; it never trains, so leave one of them out"
+            )
+        if self.projection != "dense" and not self.frozen:
+            raise OelmError(
+                f"projection {self.projection} has no weights, so it never trains; say frozen: true with it"
+            )
+
+    @property
+    def freezes_weights(self) -> bool:
+        """A projection without weights has nothing to freeze."""
+        return self.frozen and self.projection == "dense"
+
+    def require_shape(self, rows: int, width: int, num_heads: int) -> None:
+        """Refuse a projection of a shape that this part cannot have."""
+        if self.projection != "dense" and rows != width:
+            raise OelmError(
+                f"projection {self.projection} needs as many rows as the stream is wide, but here are {rows} rows and "
+                f"width {width} (grouped or resized heads); use a dense projection, e.g. oelm_freeze"
+            )
+        head_dim = rows // num_heads
+        if self.projection == "hadamard" and head_dim & (head_dim - 1):
+            raise OelmError(f"a hadamard projection needs a head size that is a power of two, not {head_dim}")
+        if self.adapters.rank >= min(rows, width):
+            raise OelmError(
+                f"rank {self.adapters.rank} is no saving in a {rows} × {width} projection; "
+                f"use a rank below {min(rows, width)}, or train the projection itself"
+            )
+
+
+@dataclass(frozen=True)
+class Thaw:
+    """Frozen layers begin to train during the run. Times up to 1 are fractions of the run, above 1 steps."""
+
+    order: str = "top-down"
+    at: tuple[float, ...] = (0.5,)
+    """One time for all layers; two: the first layer's and the last one's, the others evenly between; or one each."""
+    warmup: int | None = None
+    """Steps in which a thawed weight's learning rate rises from 0; by default 100, or a tenth of a shorter run."""
+    refreeze: float | None = None
+    """When everything freezes again."""
+
+    def __post_init__(self) -> None:
+        if self.order not in THAW_ORDERS:
+            raise unknown("thaw order", self.order, THAW_ORDERS)
+        if not self.at or not all(map(_is_time, self.at)) or list(self.at) != sorted(self.at):
+            raise OelmError(
+                f"thaw times are {list(self.at)}; give at least one, in rising order, as fractions of the run up to 1 "
+                "or as whole steps above"
+            )
+        if self.refreeze is not None and not _is_time(self.refreeze):
+            raise OelmError(
+                f"refreeze is {self.refreeze}; it is a time: a fraction of the run up to 1, or a step above"
+            )
+        if self.warmup is not None and self.warmup < 0:
+            raise OelmError(f"thaw warmup is {self.warmup}; it is a number of steps, so at least 0")
+
+
+@dataclass(frozen=True)
+class Method:
+    """How each role starts, whether and when it trains. Every field has a default that changes nothing."""
+
+    name: str
+    summary: str = ""
+    query: Part = field(default_factory=Part)
+    key: Part = field(default_factory=Part)
+    ffn: Part = field(default_factory=Part)
+    layers: str = "all"
+    """The layers it applies to, the others being as in the baseline: all, even, odd, first2, last2, not-first2,
+    not-last2, or numbers such as 0:2:3."""
+    ratio: float | None = None
+    """Freeze this share of all parameters: queries and keys first, then FFN matrices, as near as whole matrices go."""
+    thaw: Thaw | None = None
+    layer_lr: float = 1.0
+    """Learning rate of a layer as a multiple of that of the layer above it; in the whole model, whatever `layers`."""
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.ratio is not None and not 0 < self.ratio <= 1:
+            raise OelmError(f"ratio of method {self.name!r} is {self.ratio}; it is a share, above 0 and at most 1")
+        if not 0 < self.layer_lr < math.inf:
+            raise OelmError(f"layer_lr of method {self.name!r} is {self.layer_lr}; it must be a number above 0")
+        if self.ffn.projection != "dense" or self.ffn.adapters != Adapters():
+            raise OelmError(
+                f"ffn of method {self.name!r} can only be initialised and frozen; adapters are for attention"
+            )
+
+    def part(self, role: str) -> Part:
+        return getattr(self, role)
+
+    @property
+    def freezes(self) -> bool:
+        """Whether it leaves something untrained, be it for a time, in some layers, or for want of weights."""
+        return any(self.part(role).frozen for role in ROLES)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether everything trains all the time, at everybody's learning rate, as in a baseline."""
+        return not (self.freezes or self.moves) and self.layer_lr == 1 and all(self.part(r).lr == 1 for r in ROLES)
+
+    @property
+    def equipment(self) -> tuple[Any, ...]:
+        """The learned adapters, and how matrices that train begin: what a fair baseline has as well."""
+        adapters = [part.adapters for part in (self.query, self.key)]
+        parts = [self.part(role) for role in ROLES]
+        starts = {part.init for part in parts if not part.frozen and part.init != "keep"}
+        where = self.layers if starts or any(p.names for p in adapters) else "all"
+        return (*adapters, *sorted(starts), where)
+
+    @property
+    def moves(self) -> bool:
+        """Whether what trains changes during a run; then no single step is typical of it."""
+        return self.thaw is not None or any(self.part(role).every > 1 for role in ROLES)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, so that it goes through YAML and JSON and back."""
+        values = {**asdict(self), "aliases": list(self.aliases)}
+        if self.thaw:
+            values["thaw"]["at"] = list(self.thaw.at)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Method":
+        if "name" not in values:
+            raise OelmError(f"a method needs a name; given: {', '.join(map(str, values)) or 'nothing'}")
+        if isinstance(values.get("layers"), list):
+            values = {**values, "layers": ":".join(map(str, values["layers"]))}
+        return _build(cls, values, f"method {values['name']!r}")
+
+
+def layer_numbers(spec: str, count: int, where: str = "the model") -> list[int]:
+    """The layers that `Method.layers` means in a model, or in a stack of one, of `count` layers.
+
+    >>> layer_numbers("last2", 6), layer_numbers("not-first2", 6), layer_numbers("0:3", 6)
+    ([4, 5], [2, 3, 4, 5], [0, 3])
+    """
+    everything = list(range(count))
+    text = str(spec)
+    if text in ("all", "even", "odd"):
+        return [i for i in everything if text == "all" or i % 2 == (text == "odd")]
+    chosen = text.removeprefix("not-")
+    for word, cut in (("first", lambda n: everything[:n]), ("last", lambda n: everything[count - n :])):
+        number = chosen.removeprefix(word)
+        if chosen.startswith(word) and number.isdecimal():
+            if int(number) > count:
+                raise OelmError(f"layers {text!r} wants {number} layers, but {where} has {count}")
+            picked = cut(int(number))
+            return [i for i in everything if (i in picked) == (chosen == text)]
+    numbers = text.split(":")
+    if not all(n.isdecimal() for n in numbers):
+        raise OelmError(f"layers {text!r} is not understood; use all, even, odd, first2, last2, not-first2 or 0:2:3")
+    for n in numbers:
+        if int(n) >= count:
+            raise OelmError(f"layer {n} does not exist; {where} has layers 0 to {count - 1}")
+    return sorted({int(n) for n in numbers})
+
+
+def _is_time(value: float) -> bool:
+    return 0 <= value <= 1 or (1 < value < math.inf and value == int(value))
+
+
+RENAMED = {"pieces": "adapters", "pieces_parameters": "adapters_parameters"}
+"""What files of version 0.1 call them."""
+_NESTED = {"query": Part, "key": Part, "ffn": Part, "adapters": Adapters, "thaw": Thaw}
+_WORDS = {str: "a name", bool: "true or false", int: "a whole number", float: "a number", tuple: "a list"}
+
+
+def _build(cls: Any, values: Any, what: str) -> Any:
+    """A dataclass from plain values, refusing unknown fields and wrong types by name."""
+    known = [f.name for f in fields(cls)]
+    if not isinstance(values, Mapping):
+        raise OelmError(f"{what} is {values!r}; give a mapping with {', '.join(known)}")
+    hints, result = get_type_hints(cls), {}
+    for key, value in values.items():
+        key = RENAMED.get(key, key)
+        if key not in known:
+            raise unknown(f"field of {what}", key, known)
+        nested = _NESTED.get(key)
+        if nested and value is not None:
+            result[key] = value if isinstance(value, nested) else _build(nested, value, f"{key} of {what}")
+        else:
+            result[key] = _checked(value, hints[key], f"{key} of {what}")
+    return cls(**result)
+
+
+def _checked(value: Any, hint: Any, what: str) -> Any:
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if value is None and type(None) in kinds:
+        return None
+    kind = next(k for k in kinds if k is not type(None))
+    kind = getattr(kind, "__origin__", kind)
+    if kind is tuple and isinstance(value, list | tuple):
+        return tuple(_checked(one, get_args(hint)[0], what) for one in value)
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if kind not in (tuple, float) and type(value) is kind:
+        return value
+    optional = " or nothing" if type(None) in kinds else ""
+    raise OelmError(f"{what} is {value!r}; it must be {_WORDS.get(kind, 'a mapping')}{optional}")

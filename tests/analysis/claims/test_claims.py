@@ -1,0 +1,227 @@
+"""The audit: every verdict follows from the figures, and changes with them."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from factory import make_run, write_step_times
+from oelm.analysis.claims.checks import CHECKS
+from oelm.analysis.claims.verdicts import VERDICTS, judge
+from oelm.analysis.compare.results import load_runs
+from oelm.cli.claims import evidence
+from oelm.cli.main import app
+from oelm.costs.shapes import Shape
+from oelm.errors import OelmError
+from oelm.experiments.entries import read
+from oelm.files import write_json
+
+# What does not add up in the study, and what does; all of it must come out of the arithmetic.
+EXPECTED = {
+    "bert-speed": "impossible",
+    "bert-speed-repeat": "consistent",
+    "gpt-speed": "consistent",
+    "step-time-first": "impossible",
+    "step-time": "consistent",
+    "wall-time": "inconsistent",
+    "gpt-parameters": "consistent",
+    "gpt-parameters-first": "inconsistent",
+    "gpt-share": "inconsistent",
+    "bert-share": "consistent",
+    "no-frozen-weights": "inconsistent",
+    "memory": "impossible",
+    "memory-frozen": "impossible",
+    "corpus-size": "impossible",
+    "experiment-count": "inconsistent",
+    "loss-tinystories": "consistent",
+    "conditions-gpt": "inconsistent",
+    "conditions-bert": "inconsistent",
+    "seeds": "not tested",
+    "orthogonality": "inconsistent",
+}
+FIGURES = {
+    "bert-speed": "at most 5.4%",
+    "gpt-speed": "at most 2.3%",
+    "step-time-first": "18,400 s",
+    "wall-time": "45% of it is validation",
+    "gpt-share": "7.0%",
+    "no-frozen-weights": "41,751,040",
+    "memory": "685 MiB",
+    "orthogonality": "differ 4.9×",
+    "experiment-count": "= 13",
+}
+
+
+@pytest.fixture(scope="module")
+def known():
+    return evidence([])
+
+
+def claim(name):
+    return next(c for c in read("claims")["claims"] if c["id"] == name)
+
+
+def verdict(name, known, **changes):
+    (found,) = judge([{**claim(name), **changes}], known, CHECKS)
+    return found
+
+
+def with_figures(known, name, training=None, **published):
+    experiments = copy.deepcopy(dict(known.experiments))
+    experiments[name]["published"].update(published)
+    experiments[name]["training"].update(training or {})
+    return type(known)(**{**vars(known), "experiments": experiments})
+
+
+def test_every_contradiction_of_the_study_is_found(known):
+    found = {v.id: v for v in judge(read("claims")["claims"], known, CHECKS)}
+    assert {name: found[name].verdict for name in EXPECTED} == EXPECTED
+    for name, figure in FIGURES.items():
+        assert figure in found[name].follows
+    assert "bert-base-uncased" in found["gpt-share"].reason
+    assert "checkpoint (513.8 MiB)" in found["memory"].reason
+    assert "checkpoint (489.8 MiB)" in found["memory-frozen"].reason
+    assert all(v.verdict in VERDICTS and v.reason for v in found.values())
+
+
+def test_verdicts_follow_the_figures_and_not_a_list(known):
+    assert verdict("bert-speed", with_figures(known, "XNLI-02", step_seconds=0.155)).verdict == "consistent"
+    assert verdict("step-time", with_figures(known, "GPT-01", step_seconds=0.2)).verdict == "impossible"
+    assert verdict("wall-time", with_figures(known, "GPT-01", validation_seconds=500)).verdict == "consistent"
+    assert verdict("gpt-share", known, value=0.070).verdict == "consistent"
+    assert verdict("gpt-share", known, value=0.3).reason == "no model of the study has that share"
+    assert verdict("gpt-parameters-first", known, value=44.9e6).verdict == "consistent"
+    assert verdict("no-frozen-weights", known, value=44.9e6).verdict == "consistent"
+    assert verdict("memory", with_figures(known, "GPT-01", checkpoint_mib=3000)).verdict == "consistent"
+    assert verdict("corpus-size", known, value=470e6).verdict == "consistent"
+    assert verdict("corpus-size", known, value=50e6).verdict == "inconsistent"
+    assert verdict("experiment-count", known, value=13).verdict == "consistent"
+    assert verdict("loss-tinystories", with_figures(known, "GPT-01", loss=1.5)).verdict == "inconsistent"
+    assert verdict("gap-tinystories", known, value=0.05).verdict == "inconsistent"
+    assert verdict("conditions-gpt", with_figures(known, "GPT-02", {"max_lr": 3e-4})).verdict == "consistent"
+    assert verdict("xnli-accuracy", with_figures(known, "XNLI-02", accuracy=0.80)).verdict == "consistent"
+    assert verdict("first-version-gap", known, value=0.4).verdict == "inconsistent"
+
+
+@pytest.fixture
+def ours(known, tmp_path):
+    """ours(oelm_freeze=11.0, …): the audit's evidence with runs of these perplexities, three seeds each."""
+
+    def build(seeds=3, **perplexities):
+        for method, value in perplexities.items():
+            for seed in range(seeds):
+                make_run(tmp_path, method, seed, perplexity=value * (1 + 0.001 * seed), dataset="tinystories")
+        write_step_times(tmp_path)
+        return type(known)(**{**vars(known), "loaded": load_runs([tmp_path])})
+
+    return build
+
+
+def test_our_runs_decide_what_arithmetic_cannot(ours):
+    found = ours(baseline=10.0, oelm_freeze=11.5, oelm_random=14.0, oelm_random_matched=11.4, oelm_global=12.0)
+    assert verdict("gap-tinystories", found).verdict == "reproduced"
+    fair = verdict("orthogonality", found)
+    assert fair.verdict == "not reproduced"
+    assert "oelm_random_matched is better than oelm_freeze" in fair.reason
+    assert "oelm_random +21.7 %" in fair.ours
+    assert verdict("first-version", found).verdict == "reproduced"
+    assert "-4.3% [-5.6%, -3.1%], FLOPs allow -2.9%" in verdict("gpt-speed", found).ours
+    assert verdict("bert-speed", found).ours is None  # a decoder's time says nothing about an encoder's
+
+
+def test_runs_of_two_studies_on_one_data_set_are_all_found(known, tmp_path):
+    encoder = {"model": {"size": "", "encoder": "bert"}}
+    for place, seeds in (("screen", 1), ("final", 3)):
+        for method, accuracy in (("baseline", 0.86), ("oelm_freeze", 0.82)):
+            for seed in range(seeds):
+                final = {"accuracy": accuracy + 0.001 * seed * (method == "baseline"), "loss": 0.4}
+                changes = {**encoder, "data": {"path": f"data/{place}", "fingerprint": place}}
+                folder = make_run(tmp_path / place, method, seed, final=final, dataset="sst2", config_changes=changes)
+                write_json(folder.result_file, {**folder.result(), "data_fingerprint": place})
+        write_step_times(tmp_path / place)
+    found = type(known)(**{**vars(known), "loaded": load_runs([tmp_path])})
+    assert len({study.dataset for study in found.loaded.comparisons}) == 2  # shown apart, yet both are sst2
+    assert verdict("sst2-accuracy", found).verdict == "reproduced"
+    assert "3 seeds" in verdict("sst2-accuracy", found).ours
+    assert "-4.3%" in verdict("bert-speed", found).ours
+
+
+def test_studies_of_ours_that_disagree_decide_nothing(ours, tmp_path):
+    for seed in range(3):
+        for method, value in (("baseline", 10.0), ("oelm_freeze", 10.1)):
+            larger = {"model": {"size": "tiny", "overrides": {}}}
+            make_run(tmp_path / "larger", method, seed, perplexity=value * (1 + 0.001 * seed), dataset="tinystories",
+                     config_changes=larger)  # fmt: skip
+    found = verdict("gap-tinystories", ours(baseline=10.0, oelm_freeze=11.5))
+    assert (found.verdict, found.reason) == ("not tested", "our own studies disagree")
+    assert "+15.0 %" in found.ours and "+1.0 %" in found.ours
+
+
+def test_a_better_outcome_of_ours_does_not_reproduce_a_loss(ours):
+    assert verdict("gap-tinystories", ours(baseline=10.0, oelm_freeze=10.1)).verdict == "not reproduced"
+
+
+def test_one_seed_of_ours_tests_nothing(ours):
+    found = ours(seeds=1, baseline=10.0, oelm_freeze=11.5, oelm_global=12.0)
+    assert verdict("gap-tinystories", found).verdict == "not tested"
+    assert verdict("first-version", found).verdict == "not tested"
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([1.0, 1.2, 0.9], "reproduced"),
+        ([-1.0, -1.2, -0.9], "not reproduced"),
+        ([0.1, -0.1, 0.0], "not reproduced"),
+        ([2.0, -2.0, 0.1], "not tested"),
+    ],
+)
+def test_our_encoders_decide_an_accuracy_gap(known, tmp_path, points, expected):
+    for seed, gain in enumerate(points):
+        for method, accuracy in (("baseline", 0.80), ("oelm_freeze", 0.80 + gain / 100)):
+            make_run(tmp_path, method, seed, final={"accuracy": accuracy, "loss": 0.5}, dataset="xnli")
+    found = type(known)(**{**vars(known), "loaded": load_runs([tmp_path])})
+    assert verdict("xnli-accuracy", found).verdict == expected
+
+
+def test_runs_on_other_data_or_with_other_settings_are_no_evidence(known, tmp_path):
+    make_run(tmp_path, "baseline", dataset="fables")
+    make_run(tmp_path, "oelm_freeze", dataset="fables")
+    make_run(tmp_path, "baseline", name="a", dataset="tinystories", max_lr=3e-4)
+    make_run(tmp_path, "oelm_freeze", name="b", dataset="tinystories", max_lr=1e-3)
+    found = type(known)(**{**vars(known), "loaded": load_runs([tmp_path])})
+    assert verdict("gap-tinystories", found).ours is None
+
+
+def test_shapes_agree_with_the_models_themselves():
+    from oelm.costs.inspection import inspect_gpt
+
+    shape = Shape(**read("facts")["models"]["gpt-medium-512"])
+    facts = inspect_gpt("medium-512", "oelm_freeze")
+    assert (shape.parameters, shape.qk_parameters) == (facts["total_parameters"], facts["frozen_parameters"])
+    assert 1 - shape.saving_by_freezing == pytest.approx(facts["step_flops_vs_baseline"], abs=1e-9)
+
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    with torch.device("meta"):
+        bert = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=3))
+    assert Shape(**read("facts")["models"]["bert-base-uncased"]).parameters == bert.num_parameters()
+
+
+def test_an_unknown_kind_of_claim_is_refused(known):
+    with pytest.raises(OelmError, match="kind of claim 'x' 'wish' is unknown"):
+        judge([{"id": "x", "kind": "wish", "claim": ""}], known, CHECKS)
+
+
+def test_the_command_prints_and_loads_no_torch(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    listed = json.loads(CliRunner().invoke(app, ["audit", "--json"]).stdout)
+    assert {"id", "claim", "published", "follows", "ours", "verdict", "reason"} == set(listed[0])
+    assert "13% longer than the run" in CliRunner().invoke(app, ["audit"]).stdout
+    script = "import sys; from oelm.cli.main import app; app(['audit'], standalone_mode=False); "
+    script += "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

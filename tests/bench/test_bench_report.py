@@ -1,0 +1,55 @@
+"""The table and the figure of `oelm bench`, from its JSON alone."""
+
+import json
+import subprocess
+import sys
+
+from oelm.bench.report import footnotes, markdown, shares, times, write_bench
+
+
+def arm(verdict, **changes):
+    shares = {"data": 0.01, "forward": 0.33, "backward": 0.56, "optimizer": 0.09, "other": 0.01}
+    facts = {
+        "ratio": 0.98, "low": 0.97, "high": 0.99, "predicted": 0.977, "verdict": verdict, "median_seconds": 0.2,
+        "quartiles_seconds": [0.19, 0.21], "limit_seconds": 0.16, "times_limit": 1.25, "shares": shares,
+    }  # fmt: skip
+    return {**facts, **changes}
+
+
+RESULT = {
+    "shape": {"size": "tiny", "batch": 4, "length": 512, "vocab": 4096, "dropout": 0.0},
+    "protocol": {"rounds": 12, "device": "cpu", "threads": 2, "precision": "fp32", "compiled": False},
+    "environment": {"processor": "a processor", "packages": {"torch": "2"}, "git_commit": None},
+    "gemm": {"peak_flops_per_second": 1e11, "shapes": [{"shape": [512, 512, 512], "flops_per_second": 1e11}]},
+    "reference": "baseline",
+    "arms": {
+        "baseline": arm("reference", ratio=1.0, low=1.0, high=1.0, predicted=1.0),
+        "oelm_freeze": arm("faster"),
+        "gpt2": arm("no difference", shares=dict.fromkeys(("data", "forward", "backward", "optimizer", "other"))),
+    },
+}
+
+
+def test_rows_say_ratio_interval_prediction_verdict_and_limit():
+    assert times(RESULT)[0] == ["baseline", "200.0 ms", "1", "1", "reference", "1.25"]
+    assert times(RESULT)[1] == ["oelm_freeze", "200.0 ms", "0.980 [0.970, 0.990]", "0.977", "faster", "1.25"]
+    assert shares(RESULT)[1] == ["oelm_freeze", "1.0", "33.0", "56.0", "9.0", "1.0"]
+    assert shares(RESULT)[2][1:] == ["–"] * 5
+    assert "100.0 GFLOP/s (512 × 512 × 512)" in footnotes(RESULT)[1]
+
+
+def test_the_folder_has_all_four_files_and_nothing_half_written(tmp_path):
+    written = write_bench(RESULT, tmp_path / "deep" / "folder")
+    assert sorted(path.name for path in written) == sorted(path.name for path in (tmp_path / "deep/folder").iterdir())
+    assert json.loads(written[0].read_text()) == RESULT
+    assert written[1].read_text() == markdown(RESULT)
+    assert "oelm_freeze" in written[2].read_text()
+    assert written[3].read_bytes().startswith(b"\x89PNG")
+    first = written[2].read_bytes()
+    write_bench(RESULT, tmp_path / "deep" / "folder")
+    assert written[2].read_bytes() == first  # the same result draws the same file
+
+
+def test_reading_a_result_needs_no_torch():
+    program = "import sys, oelm.analysis.bench_report; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -1,0 +1,175 @@
+"""`oelm bench`'s measurement: who takes part, in which order, and what is said about them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from oelm.bench import peak
+from oelm.bench import protocol as bench_module
+from oelm.bench.arms import WARMUP, arm_name, build_arm, compare_step_times
+from oelm.bench.protocol import Shape, bench
+from oelm.errors import OelmError
+from oelm.training.objectives import LanguageModelling
+
+SMALL = Shape("demo", batch=2, length=16, vocab=40)
+
+
+@pytest.fixture(scope="module")
+def result():
+    peak.SECONDS_PER_SHAPE, before = 0.001, peak.SECONDS_PER_SHAPE
+    try:
+        return bench(["oelm_v2", "gpt2", "bert"], SMALL, reference="baseline", rounds=6)
+    finally:
+        peak.SECONDS_PER_SHAPE = before
+
+
+def test_every_arm_has_its_time_its_ratio_and_its_distance_from_the_limit(result):
+    assert list(result["arms"]) == ["baseline", "oelm_freeze", "gpt2", "bert"]
+    best = result["gemm"]["peak_flops_per_second"]
+    assert best == max(row["flops_per_second"] for row in result["gemm"]["shapes"])
+    for arm in result["arms"].values():
+        assert len(arm["seconds"]) == 6
+        assert arm["median_seconds"] == pytest.approx(np.median(arm["seconds"]))
+        assert arm["low"] <= arm["ratio"] <= arm["high"]
+        assert arm["times_limit"] == pytest.approx(arm["median_seconds"] / (arm["step_flops"] / best))
+        assert sum(arm["shares"].values()) == pytest.approx(1)
+        assert all(share > 0 for share in arm["shares"].values())
+
+
+def test_the_prediction_is_the_ratio_of_matmul_flops(result):
+    predicted = {name: arm["predicted"] for name, arm in result["arms"].items()}
+    assert predicted["baseline"] == predicted["gpt2"] == 1  # the same shape computes the same
+    assert 0.9 < predicted["oelm_freeze"] < 1
+    assert predicted["bert"] > 1  # it looks both ways, and its head has one more matrix
+
+
+def test_no_difference_is_said_exactly_when_the_interval_covers_one(result):
+    assert result["arms"]["baseline"]["verdict"] == "reference"
+    for name, arm in result["arms"].items():
+        if name != "baseline":
+            covers = arm["low"] <= 1 <= arm["high"]
+            assert (arm["verdict"] == "no difference") == covers
+
+
+def test_the_result_is_plain_json_with_its_protocol(result):
+    again = json.loads(json.dumps(result))
+    assert again["protocol"]["rounds"] == 6
+    assert again["shape"] == {"size": "demo", "batch": 2, "length": 16, "vocab": 40, "dropout": 0.0}
+    assert again["environment"]["packages"]["torch"] == torch.__version__
+
+
+def test_progress_is_told_for_every_step(monkeypatch):
+    monkeypatch.setattr(peak, "SECONDS_PER_SHAPE", 0.001)
+    told = []
+    bench(["baseline"], SMALL, rounds=6, say=lambda *facts: told.append(facts))
+    assert ("timing", 14, 14) in told
+    assert any("matmul peak" in what for what, _, _ in told)
+
+
+def test_unknown_arms_and_too_few_rounds_are_refused_before_any_work():
+    with pytest.raises(OelmError, match="arm 'gtp2' is unknown; did you mean 'gpt2'"):
+        bench(["gtp2"], SMALL)
+    with pytest.raises(OelmError, match="2 rounds say nothing"):
+        bench(["baseline"], SMALL, rounds=2)
+    with pytest.raises(OelmError, match="no arms"):
+        bench([], SMALL)
+    with pytest.raises(OelmError, match="no step time of its own"):
+        bench(["baseline+every=4"], SMALL)
+    assert arm_name("oelm_v2") == "oelm_freeze"
+    assert arm_name("permutation_qk+rank=2") == "permutation_qk+rank=2"
+
+
+def test_what_torch_compile_cannot_run_is_one_line():
+    def fails():
+        raise RuntimeError("no compiler\nfound")
+
+    with pytest.raises(OelmError, match=r"arm 'gpt2' \(RuntimeError: no compiler found\); leave --compile out"):
+        bench_module._explained("gpt2", fails)()
+
+
+def test_compiled_arms_run_the_compiled_model(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
+    monkeypatch.setattr(peak, "SECONDS_PER_SHAPE", 0.001)
+    assert bench(["baseline", "gpt2"], SMALL, rounds=6, compiled=True)["protocol"]["compiled"]
+    assert len(compiled) == 2
+
+
+def test_a_peer_stays_as_its_makers_built_it_and_a_frozen_arm_is_frozen():
+    device = torch.device("cpu")
+    names = [
+        name for name, _ in build_arm("gpt2", SMALL.model(), SMALL.settings(), device=device).model.named_parameters()
+    ]
+    assert any(name.endswith("c_attn.weight") for name in names)  # not split by the counting of FLOPs
+    frozen = build_arm("oelm_freeze", SMALL.model(), SMALL.settings(), device=device)
+    before = frozen.model.blocks[0].attention.query.weight.clone()
+    frozen.step()
+    assert torch.equal(frozen.model.blocks[0].attention.query.weight, before)
+
+
+def test_the_products_alone_are_those_of_the_baseline():
+    config, settings, device = SMALL.model(), SMALL.settings(), torch.device("cpu")
+    arm, ours = (build_arm(name, config, settings, device=device) for name in ("products", "baseline"))
+    assert arm.flops_per_token == ours.flops_per_token
+    tokens = 2 * 16
+    matrices = sum(p.numel() for name, p in ours.model.named_parameters() if p.ndim == 2 and "pos" not in name)
+    with FlopCounterMode(display=False) as counter:
+        arm.step()
+    attention = config.num_layers * 6 * 2 * tokens * 16 * config.d_model  # one block, so all of the square
+    assert counter.get_total_flops() == 6 * tokens * matrices + attention
+    assert list(arm.model.parameters()) == []
+
+
+def test_step_times_beside_runs_leave_out_what_changes_on_the_way():
+    settings = SMALL.settings()
+    times = compare_step_times(["oelm_freeze+thaw=top-down:0.5", "identity_q"], SMALL.model(), settings, rounds=2)
+    assert list(times["arms"]) == ["identity_q"]
+
+
+def test_step_times_beside_runs_are_measured_as_the_runs_are_trained(monkeypatch):
+    forwards = []
+    loss = LanguageModelling.loss
+
+    def watched(objective, model, batch):
+        forwards.append(torch.is_autocast_enabled("cpu"))
+        return loss(objective, model, batch)
+
+    monkeypatch.setattr(LanguageModelling, "loss", watched)
+    settings = SMALL.settings().model_copy(update={"precision": "bf16", "accumulation": 3, "grad_clip": 0.0})
+    times = compare_step_times(["oelm_freeze"], SMALL.model(), settings, rounds=2)
+    steps = 2 * (2 + 2 * WARMUP)
+    assert all(forwards) and len(forwards) % 3 == 0 and len(forwards) >= 3 * steps // 2
+    assert (times["protocol"]["precision"], times["protocol"]["accumulation"]) == ("bf16", 3)
+
+
+def test_every_arm_of_many_is_compiled(monkeypatch):
+    """All arms are versions of one model, of which torch.compile by itself bears eight."""
+    graphs, compile_ = [], torch.compile
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda model: compile_(model, backend=count))
+    names = ["oelm_freeze", "identity_q", "permutation_qk", "signs_qk", "hadamard_qk", "q_only"]
+    names += [f"baseline+{adapter}" for adapter in ("scale", "gain", "mix", "rank=2")]
+    compare_step_times(names, SMALL.model(), SMALL.settings(), rounds=2, compiled=True)
+    assert len(graphs) == len(names) + 1
+
+
+def test_a_limit_of_zero_does_not_clip():
+    settings = SMALL.settings().model_copy(update={"grad_clip": 0.0})
+    arm = build_arm("baseline", SMALL.model(), settings, device=torch.device("cpu"))
+    before = arm.model.norm.bias.detach().clone()
+    arm.step()
+    assert not torch.equal(arm.model.norm.bias, before)
+
+
+def test_the_fastest_repeat_counts_and_the_best_of_two_measurements():
+    rows = peak.gemm_speeds([(8, 8, 8)], torch.device("cpu"))
+    assert rows[0]["flops_per_second"] > 0
+    slow, fast = [{"shape": [1], "flops_per_second": 1.0}], [{"shape": [1], "flops_per_second": 2.0}]
+    assert peak.best_speeds(slow, fast) == peak.best_speeds(fast, slow) == fast
