@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from oelm.analysis.compare.arms import Arm, Study
+from oelm.analysis.compare.arms import Arm, Comparison
 from oelm.analysis.compare.results import require_finished
 from oelm.analysis.compare.statistics import spread
 from oelm.analysis.report.tables import gap_of, gap_to_plain
@@ -53,7 +53,7 @@ def later(folders: Iterable[Path], one_of_two: bool = False) -> list[str]:
     """The arms of phases 3 and 4: `oelm_freeze`, the best that does without both everywhere, the best that does so in
     some layers, for phase 3 the best that does without one of the two; and their baselines."""
     loaded = require_finished(folders)
-    (study,) = loaded.studies
+    (study,) = loaded.comparisons
     leaders = [arm for arm in study.arms if arm.method != "oelm_freeze"]
     both, one = ([arm for arm in leaders if frozen_throughout(arm) == count] for count in (2, 1))
     somewhere = [arm for arm in leaders if arm.made.freezes and arm.made.layers != "all" and saved(arm) >= LEAST_SAVED]
@@ -78,17 +78,17 @@ def saved(arm: Arm) -> float:
     return 1 - facts["block_flops_vs_baseline"]
 
 
-def _complete(screen: Path) -> Study:
+def _complete(screen: Path) -> Comparison:
     """The screen as one study, in which every arm was given the same rates; anything else would choose at random."""
     loaded = require_finished([screen])
     missing = [f"{run.name} is {run.state}" for run in loaded.incomplete if not run.diverged]
     missing += [f"{skipped.path}: {skipped.reason}" for skipped in loaded.skipped]
     rates = {tuple(arm.rates) for arm in loaded.arms}
-    if len(rates) > 1 or len(loaded.studies) > 1 or not all(rates):
+    if len(rates) > 1 or len(loaded.comparisons) > 1 or not all(rates):
         missing.append("not every arm was given the same rates")
     if missing:
         raise OelmError(f"the screen is not complete: {'; '.join(missing[:3])}")
-    return loaded.studies[0]
+    return loaded.comparisons[0]
 
 
 def frozen_throughout(arm: Arm) -> int:

@@ -51,5 +51,5 @@ def test_the_folder_has_all_four_files_and_nothing_half_written(tmp_path):
 
 
 def test_reading_a_result_needs_no_torch():
-    program = "import sys, oelm.analysis.bench_report; assert 'torch' not in sys.modules"
+    program = "import sys, oelm.bench.report; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

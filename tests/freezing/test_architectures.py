@@ -9,6 +9,7 @@ import transformers as hf
 
 import oelm
 from architectures import ARCHITECTURES, inputs, logits
+from oelm.freezing import sites
 from oelm.freezing.apply import freeze, verify_frozen
 from oelm.freezing.sites import attention_sites
 
@@ -200,7 +201,7 @@ def test_peft_adapts_a_frozen_model_and_leaves_the_frozen_weights_alone():
 
 def test_peft_on_every_matrix_of_a_frozen_gpt2_as_the_documentation_says():
     peft = pytest.importorskip("peft", reason="peft is not installed (dev extra)")
-    text = (Path(__file__).parent.parent / "docs" / "methods.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
     config = eval(text.split("```python\npeft.")[1].split("  #")[0], {"LoraConfig": peft.LoraConfig})
     model = ARCHITECTURES["gpt2"].model()
     report = freeze(model, "oelm_freeze")
@@ -239,7 +240,7 @@ def test_accelerate_prepares_and_trains_a_frozen_model():
 
 
 def test_the_example_of_the_documentation_runs(monkeypatch):
-    monkeypatch.setattr("oelm.freezing.sites.LAYOUTS", dict(oelm.sites.LAYOUTS))
-    text = (Path(__file__).parent.parent / "docs" / "models.md").read_text()
+    monkeypatch.setattr("oelm.freezing.sites.LAYOUTS", dict(sites.LAYOUTS))
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     example = text.split("```python\n")[1].split("```")[0]
     exec(compile(example, "docs/models.md", "exec"), {})

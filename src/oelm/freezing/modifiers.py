@@ -1,6 +1,6 @@
 """Variations of a method in one word: `oelm_freeze+rank=8+layers=not-last2`. The base's name, then what to change.
 
->>> from oelm.methods import method
+>>> from oelm.freezing.methods import method
 >>> method("oelm_freeze+rank=8").query.adapters.names
 ['rank 8']
 >>> method("oelm_freeze+thaw=top-down:0.25:0.75").thaw.at

@@ -175,7 +175,7 @@ def test_a_folder_without_finished_runs_or_an_unknown_format_is_refused(single, 
 def test_a_report_is_made_without_torch(suite, tmp_path):
     script = (
         "import sys\n"
-        "from oelm.analysis.report import write_report\n"
+        "from oelm.analysis.report.page import write_report\n"
         f"write_report({str(suite)!r}, {str(tmp_path)!r}, formats=('html', 'md', 'csv'))\n"
         "print(sorted({'torch', 'transformers', 'pydantic'} & set(sys.modules)))\n"
     )
