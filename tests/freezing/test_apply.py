@@ -103,6 +103,7 @@ def test_a_pretrained_model_inside_the_users_own_counts_as_pretrained(tmp_path):
 @pytest.mark.parametrize(
     ("name", "zero"),
     [("fresh_orthogonal", True), ("oelm_global", True), ("oelm_random", True), ("oelm_random_matched", True),
+     ("reinitialised", True),
      ("oelm_freeze", False), ("head_polar_scaled", False), ("pretrained_frozen", False), ("oelm_ffn", False)],
 )  # fmt: skip
 def test_new_rows_begin_without_the_bias_of_the_old_ones(name, zero):

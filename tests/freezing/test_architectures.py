@@ -172,6 +172,17 @@ def test_a_loaded_model_counts_as_pretrained_and_each_method_has_its_own_start(m
     assert keeps_scale == (init in ("keep", "head_qr_scaled", "head_polar_scaled"))
 
 
+def test_reinitialised_overwrites_a_loaded_models_queries_and_keys_and_lets_everything_train(tmp_path):
+    ARCHITECTURES["bert"].model(seed=3).save_pretrained(tmp_path)
+    model = hf.BertForSequenceClassification.from_pretrained(tmp_path)
+    attention = model.bert.encoder.layer[1].attention.self
+    old = {name: getattr(attention, name).weight.detach().clone() for name in ("query", "key", "value")}
+    report = freeze(model, "reinitialised")
+    assert not torch.allclose(attention.query.weight, old["query"]) and torch.equal(attention.value.weight, old["value"])
+    assert attention.key.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert report.frozen_parameters == 0 and all(p.requires_grad for p in model.parameters())
+
+
 def test_the_polar_factor_is_nearer_to_the_pretrained_rows_than_qr_and_the_scale_brings_both_nearer():
     distances = {}
     for method in ("head_polar_scaled", "head_qr_scaled", "head_polar"):

@@ -26,7 +26,10 @@ from oelm.training.trainer import train
 SETTINGS = {"max_steps": 20, "eval_every": 20, "max_lr": 1e-2, "accumulation": 1, "model": {"dropout": 0.0}}
 TOLERANCE = 2e-3  # other processors round differently
 FILE = Path(__file__).parent / "golden" / "curves.json"
-FOR_PRETRAINED = {"pretrained_frozen", "head_qr_scaled", "head_polar", "head_polar_scaled", "fresh_orthogonal"}
+FOR_PRETRAINED = {
+    *("pretrained_frozen", "head_qr_scaled", "head_polar", "head_polar_scaled", "fresh_orthogonal"),
+    "reinitialised",
+}
 """On a fresh model they are hardly others; tests/test_architectures.py tells them apart on a loaded one."""
 
 

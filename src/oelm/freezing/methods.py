@@ -61,6 +61,13 @@ METHODS: dict[str, Method] = {
             key=Part("head_orthogonal", init_pretrained="head_qr"),
         ),
         Method(
+            "reinitialised",
+            "normal(0.02) queries and keys, even where there were pretrained ones; everything trains: "
+            "what the study's XNLI baseline really was",
+            query=Part("published_normal"),
+            key=Part("published_normal"),
+        ),
+        Method(
             "pretrained_frozen",
             "the model's own queries and keys, only frozen: the control that changes no weight",
             query=Part("keep", frozen=True),
