@@ -16,7 +16,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (once; a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) torch
-	@$(PIP) --editable '.[dev,cluster]'
+	@$(PIP) --editable '.[lab,dev,cluster]'
 	@touch $@
 
 install: $(VENV)/installed  ## create .venv and install oelm in it

@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     from oelm.freezing.spec import Adapters as Adapters
     from oelm.freezing.spec import Method as Method
     from oelm.freezing.spec import Part as Part
+    from oelm.lab import compare as compare
+    from oelm.lab import load_runs as load_runs
+    from oelm.lab import train as train
+    from oelm.lab import write_report as write_report
     from oelm.models.gpt import GPT as GPT
-    from oelm.models.gpt import GPTConfig as GPTConfig
+    from oelm.models.shape import GPTConfig as GPTConfig
     from oelm.training.callback import FreezeCallback as FreezeCallback
 
 __version__ = "0.1.0"
@@ -41,7 +45,7 @@ __version__ = "0.1.0"
 # The whole public surface, each name with the room it lives in. Loaded on first use: importing oelm must stay cheap.
 _HOMES = {
     "GPT": "oelm.models.gpt",
-    "GPTConfig": "oelm.models.gpt",
+    "GPTConfig": "oelm.models.shape",
     "FreezeCallback": "oelm.training.callback",
     "FreezeReport": "oelm.freezing.report",
     "FrozenChanged": "oelm.freezing.apply",
@@ -59,6 +63,10 @@ _HOMES = {
     "register_sites": "oelm.freezing.sites",
     "restore": "oelm.freezing.apply",
     "verify_frozen": "oelm.freezing.apply",
+    "compare": "oelm.lab",
+    "load_runs": "oelm.lab",
+    "train": "oelm.lab",
+    "write_report": "oelm.lab",
 }
 __all__ = [*_HOMES, "__version__", "methods"]
 
@@ -71,7 +79,14 @@ def __getattr__(name: str) -> Any:
     name = _RENAMED.get(name, name)
     if name not in _HOMES:
         raise AttributeError(f"module 'oelm' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "oelm").partition(".")[0] == "oelm":
+            raise
+        from oelm.errors import Unavailable
+
+        raise Unavailable(f"oelm.{name} needs {error.name}, which is not installed; pip install 'oelm[lab]'") from None
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,7 @@
 """The one exception for what a user can mend: bad input, missing data, a full disk.
 
-The command line prints it as a single line and exits with 2; a bug keeps its traceback.
+The command line prints it as a single line. It exits with 2 if what was asked for is wrong, and with 69 if it was right
+and the machine could not do it (`Unavailable`). A bug keeps its traceback.
 """
 
 import difflib
@@ -11,6 +12,12 @@ class OelmError(Exception):
     """Names the thing, the value and the way out."""
 
     exit_code = 2
+
+
+class Unavailable(OelmError):
+    """The request was right, but a disk, a lock, the network or a package was not there."""
+
+    exit_code = 69  # EX_UNAVAILABLE
 
 
 def unknown(kind: str, value: object, known: Iterable[str]) -> OelmError:

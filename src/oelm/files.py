@@ -2,21 +2,20 @@
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from oelm.errors import OelmError
+from oelm.errors import OelmError, Unavailable
 
 if TYPE_CHECKING:
+    from filelock import BaseFileLock
     from torch import Tensor
 
 MENDABLE = {
@@ -41,7 +40,7 @@ _PEEK_SECONDS = 0.3
 def explain(error: OSError) -> OelmError | None:
     """The one-line error for what a user can mend about a disk; None for anything else."""
     hint = MENDABLE.get(error.errno or 0)
-    return OelmError(f"cannot write {error.filename or 'a file'}: {hint}") if hint else None
+    return Unavailable(f"cannot write {error.filename or 'a file'}: {hint}") if hint else None
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -132,33 +131,55 @@ def _digest(file: IO[bytes]) -> str:
 @contextlib.contextmanager
 def exclusive(path: Path, busy: str) -> Iterator[IO[str]]:
     """Hold a lock file; it is released when the process ends, however it ends. `busy` is the error if it is taken."""
-    with path.open("a") as file:
-        deadline = time.monotonic() + _PEEK_SECONDS
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise OelmError(busy) from None
-                time.sleep(0.02)
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise
-                reason = f"{path.parent} lies on a file system without locks ({error.strerror})"
-                raise OelmError(f"{reason}; choose a folder on another one, or have it mounted with locks") from None
-        yield file
+    lock = _lock(path, _PEEK_SECONDS)
+    try:
+        lock.acquire()
+    except TimeoutError:
+        raise Unavailable(busy) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        reason = f"{path.parent} lies on a file system without locks ({error.strerror})"
+        raise Unavailable(f"{reason}; choose a folder on another one, or have it mounted with locks") from None
+    try:
+        with path.open("a") as file:
+            yield file
+    finally:
+        lock.release()
 
 
 def is_locked(path: Path) -> bool | None:
     """Whether some living process holds the lock; None if that cannot be told."""
     try:
         with path.open() as file:  # for reading: whoever may look at a run may ask, and NFS shares no lock otherwise
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except BlockingIOError:
-        return True
+            return _held(path, file)
     except FileNotFoundError:
         return False
     except OSError:
         return None
+
+
+def _held(path: Path, file: IO[str]) -> bool:
+    try:
+        import fcntl
+    except ImportError:
+        lock = _lock(path, 0)
+        try:
+            lock.acquire()
+        except TimeoutError:
+            return True
+        lock.release()
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+
+
+def _lock(path: Path, seconds: float) -> "BaseFileLock":
+    """The operating system's own lock. Windows lets nobody read a locked file, so there it is one beside it."""
+    from filelock import FileLock, has_fcntl
+
+    place = path if has_fcntl else path.with_name(f"{path.name}.held")
+    return FileLock(place, timeout=seconds, poll_interval=0.02, thread_local=False, fallback_to_soft=False)

@@ -33,9 +33,9 @@ def oelm(*arguments, cwd=None, **environment):
     )
 
 
-def refused(run, *words):
+def refused(run, *words, code=2):
     """Exit code 2, one line that names the thing, the value and the way out, and no traceback."""
-    assert run.returncode == 2, run.stderr
+    assert run.returncode == code, run.stderr
     lines = [line for line in run.stderr.splitlines() if line]
     assert len(lines) == 1, run.stderr
     assert lines[0].startswith("error: ")
@@ -109,7 +109,7 @@ def test_a_wrong_setting_is_refused_before_any_work(setting, words, fables_folde
 def test_an_unwritable_folder_is_refused(fables_folder, tmp_path):
     (tmp_path / "file").write_text("in the way")
     for out in (tmp_path / "file" / "run", tmp_path / "file"):
-        refused(oelm("train", "--dataset", fables_folder, *SMALL, "--out", out), "file")
+        refused(oelm("train", "--dataset", fables_folder, *SMALL, "--out", out), "file", code=69)
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "config.yaml").write_text("")
     refused(
@@ -155,7 +155,7 @@ def test_sigterm_checkpoints_and_exits_143_and_resume_finishes(fables_folder, tm
     while len(folder.metrics()) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     second = oelm("resume", folder.path)  # two processes cannot train in one folder
-    refused(second, "another process is training")
+    refused(second, "another process is training", code=69)  # nothing wrong with the request
     process.send_signal(signal.SIGUSR1)
     process.terminate()
     _, said = process.communicate(timeout=60)

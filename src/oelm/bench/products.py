@@ -11,8 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from oelm.models.gpt import GPTConfig
 from oelm.models.kernels import ATTENTION_BLOCK
+from oelm.models.shape import GPTConfig
 
 Pass = Callable[[], None]
 

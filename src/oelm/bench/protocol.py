@@ -18,7 +18,7 @@ from oelm.bench.arms import WARMUP, TimedArm, arm_name, build_arm
 from oelm.bench.interleaved import Step, interleave, ratio
 from oelm.bench.peak import best_speeds, gemm_shapes, gemm_speeds
 from oelm.errors import OelmError
-from oelm.models.gpt import GPTConfig
+from oelm.models.shape import GPTConfig
 from oelm.training.config import TrainingSection
 from oelm.training.environment import allow_recompiling, environment, keep_freed_memory
 from oelm.training.timing import PHASES

@@ -66,8 +66,8 @@ def recommend(
 
 
 def _kind(model: str) -> str:
-    from oelm.models.gpt import SIZES
     from oelm.models.known import family, named_config
+    from oelm.models.shape import SIZES
 
     return "decoder" if model in SIZES else family(named_config(model)[0])
 

@@ -177,7 +177,7 @@ def resume(
 
 
 def check_size(config: "RunConfig") -> None:
-    from oelm.models.gpt import GPTConfig
+    from oelm.models.shape import GPTConfig
     from oelm.training.setup import choose_device
 
     if not config.model.encoder:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from oelm.errors import OelmError
+from oelm.errors import OelmError, Unavailable
 from oelm.experiments.plan import PlannedRun
 from oelm.runs import FAILED, FINISHED, RunFolder, fate
 
-REFUSED = OelmError.exit_code
-"""Exit code of a run that did not even begin; its status is still that of an earlier attempt."""
+REFUSED = (OelmError.exit_code, Unavailable.exit_code)
+"""Exit codes of a run that did not even begin; its status is still that of an earlier attempt."""
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a run that left on request; the last two, before it had anything to save."""
 UNREADABLE = "unreadable"
@@ -96,7 +96,7 @@ class Job:
         """Note how its process or task ended; a run that was refused could not say so itself."""
         self.look()
         self.exit_code = code if code or self.status["state"] == FINISHED else 1
-        if code != REFUSED:
+        if code not in REFUSED:
             return
         with contextlib.suppress(OelmError, OSError):
             if self.folder.holder() is None:

@@ -5,11 +5,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from types import UnionType
-from typing import Any, get_args, get_type_hints
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from oelm.errors import OelmError, unknown
+from oelm.validation import build
 
 ROLES = ("query", "key", "ffn")
 THAW_ORDERS = ("top-down", "bottom-up")
@@ -190,7 +190,7 @@ class Method:
             raise OelmError(f"a method needs a name; given: {', '.join(map(str, values)) or 'nothing'}")
         if isinstance(values.get("layers"), list):
             values = {**values, "layers": ":".join(map(str, values["layers"]))}
-        return _build(cls, values, f"method {values['name']!r}")
+        return build(cls, values, f"method {values['name']!r}", RENAMED)
 
 
 def layer_numbers(spec: str, count: int, where: str = "the model") -> list[int]:
@@ -226,39 +226,3 @@ def _is_time(value: float) -> bool:
 
 RENAMED = {"pieces": "adapters", "pieces_parameters": "adapters_parameters"}
 """What files of version 0.1 call them."""
-_NESTED = {"query": Part, "key": Part, "ffn": Part, "adapters": Adapters, "thaw": Thaw}
-_WORDS = {str: "a name", bool: "true or false", int: "a whole number", float: "a number", tuple: "a list"}
-
-
-def _build(cls: Any, values: Any, what: str) -> Any:
-    """A dataclass from plain values, refusing unknown fields and wrong types by name."""
-    known = [f.name for f in fields(cls)]
-    if not isinstance(values, Mapping):
-        raise OelmError(f"{what} is {values!r}; give a mapping with {', '.join(known)}")
-    hints, result = get_type_hints(cls), {}
-    for key, value in values.items():
-        key = RENAMED.get(key, key)
-        if key not in known:
-            raise unknown(f"field of {what}", key, known)
-        nested = _NESTED.get(key)
-        if nested and value is not None:
-            result[key] = value if isinstance(value, nested) else _build(nested, value, f"{key} of {what}")
-        else:
-            result[key] = _checked(value, hints[key], f"{key} of {what}")
-    return cls(**result)
-
-
-def _checked(value: Any, hint: Any, what: str) -> Any:
-    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    if value is None and type(None) in kinds:
-        return None
-    kind = next(k for k in kinds if k is not type(None))
-    kind = getattr(kind, "__origin__", kind)
-    if kind is tuple and isinstance(value, list | tuple):
-        return tuple(_checked(one, get_args(hint)[0], what) for one in value)
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    if kind not in (tuple, float) and type(value) is kind:
-        return value
-    optional = " or nothing" if type(None) in kinds else ""
-    raise OelmError(f"{what} is {value!r}; it must be {_WORDS.get(kind, 'a mapping')}{optional}")

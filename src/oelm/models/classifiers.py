@@ -16,8 +16,8 @@ from torch import nn
 from oelm.errors import OelmError
 from oelm.freezing.apply import restore
 from oelm.freezing.projections import described_in
-from oelm.models.gpt import GPTConfig
 from oelm.models.known import read_config
+from oelm.models.shape import GPTConfig
 
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "data2vec-text")
 """Model types whose positions start after the padding id, so that they have room for fewer tokens than positions."""

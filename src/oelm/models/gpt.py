@@ -11,91 +11,25 @@ The model knows nothing of methods: `oelm.freeze` finds its projections through 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from oelm.errors import OelmError, unknown
+from oelm.errors import OelmError
 from oelm.files import write_tensors
 from oelm.freezing.projections import CONFIG_KEY, describe, rebuild, require_no_shift
 from oelm.models.kernels import Dropout, blocked_attention_pays, causal_attention, vocabulary_loss
+from oelm.models.shape import SIZES as SIZES
+from oelm.models.shape import GPTConfig as GPTConfig
 
 Named = TypeVar("Named")
 MODEL_TYPE = "oelm_gpt"
 INIT_STD = 0.02
-
-
-@dataclass(frozen=True)
-class GPTConfig:
-    """The shape of our GPT; `of_size` gives a named one."""
-
-    vocab_size: int = 50_257
-    d_model: int = 512
-    num_layers: int = 6
-    num_heads: int = 8
-    d_ff: int = 2048
-    max_seq_len: int = 512
-    dropout: float = 0.1
-    positions: str = "learned"  # or "rotary"
-    causal: bool = True  # a classifier may also look ahead
-
-    def __post_init__(self) -> None:
-        for name in ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_seq_len"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OelmError(f"{name} is {value!r}; it must be a whole number of at least 1")
-        if self.d_model % self.num_heads:
-            raise OelmError(
-                f"num_heads {self.num_heads} does not divide d_model {self.d_model}; choose a divisor of {self.d_model}"
-            )
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise OelmError(f"dropout is {self.dropout!r}; it must be at least 0 and below 1")
-        if self.positions not in ("learned", "rotary"):
-            raise unknown("positions", str(self.positions), ("learned", "rotary"))
-        if not isinstance(self.causal, bool):
-            raise OelmError(f"causal is {self.causal!r}; it must be true or false")
-        if self.positions == "rotary" and self.head_dim % 2:
-            raise OelmError(f"rotary positions need an even head size, not {self.head_dim}; change num_heads")
-
-    @property
-    def head_dim(self) -> int:
-        return self.d_model // self.num_heads
-
-    @classmethod
-    def of_size(cls, size: str, **overrides: Any) -> "GPTConfig":
-        """A named size, with any field replaced: `GPTConfig.of_size("tiny", dropout=0.0)`."""
-        if size not in SIZES:
-            raise unknown("size", size, SIZES)
-        return cls.from_dict({**asdict(SIZES[size]), **overrides})
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "GPTConfig":
-        known = [f.name for f in fields(cls)]
-        for key in values:
-            if key not in known:
-                raise unknown("model setting", key, known)
-        return cls(**values)
-
-
-def _shape(d_model: int, num_layers: int, num_heads: int, max_seq_len: int = 512) -> GPTConfig:
-    return GPTConfig(
-        d_model=d_model, num_layers=num_layers, num_heads=num_heads, d_ff=4 * d_model, max_seq_len=max_seq_len
-    )
-
-
-SIZES: dict[str, GPTConfig] = {
-    "demo": replace(_shape(64, 2, 4, max_seq_len=256), dropout=0.0),
-    "tiny": _shape(256, 4, 4),
-    "small": _shape(384, 6, 6),
-    "medium-512": _shape(512, 6, 8),
-    "medium": _shape(768, 12, 12, max_seq_len=1024),
-    "large": _shape(1024, 24, 16, max_seq_len=1024),
-}
 
 
 class KeyValueCache(Protocol):

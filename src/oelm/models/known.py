@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oelm.errors import OelmError, unknown
-from oelm.models.gpt import SIZES
+from oelm.models.shape import SIZES
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import ctypes
 import importlib.metadata
 import os
 import platform
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +52,12 @@ def peak_memory_bytes() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
+    try:
+        import resource
+    except ImportError:  # Windows
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

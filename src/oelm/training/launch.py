@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from oelm.errors import OelmError
+from oelm.errors import OelmError, Unavailable
 from oelm.runs import RunFolder, fate
 from oelm.training import setup
 from oelm.training.checkpoints import newest_valid
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 300
 """Between a request to stop and the end: a run may be in the middle of a validation."""
 RETRY_SECONDS = 0.02
-_LAST_WORDS = (OelmError.exit_code, 128 + signal.SIGTERM, 128 + signal.SIGINT)
+_LAST_WORDS = (OelmError.exit_code, Unavailable.exit_code, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 """Exit codes after which nothing is started again: the process has said why, and would say it again."""
 
 

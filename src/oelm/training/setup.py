@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 HASHED_BYTES = 4 * 10**9
+DEVICES = "auto, cpu, cuda, cuda:N or mps"
 CHECKPOINTS_AT_ONCE = 4
 """best, the last two, and the one being written."""
 
@@ -209,9 +210,11 @@ def choose_device(wanted: str, precision: str) -> torch.device:
     try:
         device = torch.device(wanted)
     except RuntimeError:
-        raise OelmError(f"device {wanted!r} is unknown; use auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise OelmError(f"device {wanted!r} is not supported; use auto, cpu, cuda or cuda:N")
+        raise OelmError(f"device {wanted!r} is unknown; use {DEVICES}") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise OelmError(f"device {wanted!r} is not supported; use {DEVICES}")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise OelmError(f"device {wanted!r} does not exist; this machine, or its torch, has no Metal GPU")
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         raise OelmError(f"device {wanted!r} does not exist; this machine has {count} CUDA devices")

@@ -35,7 +35,7 @@ class StepTimer:
     def step(self) -> Iterator[None]:
         # Waiting for a GPU between phases holds it up, so there only some steps are split; on a CPU it costs nothing.
         self._steps_seen += 1
-        split = self.device.type != "cuda" or self._steps_seen % SPLIT_EVERY == 0
+        split = self.device.type == "cpu" or self._steps_seen % SPLIT_EVERY == 0
         self._phases = dict.fromkeys(PHASES, 0.0 if split else math.nan)
         start = self._now()
         yield
@@ -61,6 +61,8 @@ class StepTimer:
     def _now(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
         return time.perf_counter()
 
     def tensor(self) -> Tensor:

@@ -290,6 +290,8 @@ class Trainer:
         generators = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             generators["cuda"] = torch.cuda.get_rng_state(self.device)
+        elif self.device.type == "mps":
+            generators["mps"] = torch.mps.get_rng_state()
         save_pretrained: Any = self.model.save_pretrained
         checkpoints.save(
             self.folder.checkpoints,
@@ -343,6 +345,8 @@ class Trainer:
         torch.set_rng_state(generators["cpu"])
         if "cuda" in generators and self.device.type == "cuda":
             torch.cuda.set_rng_state(generators["cuda"], self.device)
+        if "mps" in generators and self.device.type == "mps":
+            torch.mps.set_rng_state(generators["mps"])
         self.folder.truncate_records(self.step)
 
     # The end

@@ -1,0 +1,76 @@
+"""The one validator of the library's dataclasses: types by their annotations, limits beside them. It needs no pydantic.
+
+>>> from dataclasses import dataclass
+>>> @dataclass
+... class Shape:
+...     layers: Annotated[int, AT_LEAST_1] = 1
+>>> build(Shape, {"layers": "two"}, "shape")
+Traceback (most recent call last):
+oelm.errors.OelmError: layers of shape is 'two'; it must be a whole number of at least 1
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from oelm.errors import OelmError, unknown
+
+_WORDS = {str: "a name", bool: "true or false", int: "a whole number", float: "a number", tuple: "a list"}
+
+
+@dataclass(frozen=True)
+class Limit:
+    words: str
+    holds: Callable[[Any], bool]
+
+
+AT_LEAST_1 = Limit("of at least 1", lambda value: value >= 1)
+BELOW_1 = Limit("of at least 0 and below 1", lambda value: 0 <= value < 1)
+
+
+def build(cls: Any, values: Any, what: str, renamed: Mapping[str, str] | None = None) -> Any:
+    """A dataclass from plain values, refusing unknown fields and wrong types by name; `renamed` has names of before."""
+    hints = _hints(cls)
+    if not isinstance(values, Mapping):
+        raise OelmError(f"{what} is {values!r}; give a mapping with {', '.join(hints)}")
+    result = {}
+    for key, value in values.items():
+        key = (renamed or {}).get(key, key)
+        if key not in hints:
+            raise unknown(f"field of {what}", key, hints)
+        result[key] = _checked(value, hints[key], f"{key} of {what}", renamed)
+    return cls(**result)
+
+
+def require_valid(made: Any) -> None:
+    """Check a dataclass that was made by hand; for its `__post_init__`."""
+    for name, hint in _hints(made.__class__).items():
+        _checked(getattr(made, name), hint, name)
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(cls)}
+
+
+def _checked(value: Any, hint: Any, what: str, renamed: Mapping[str, str] | None = None) -> Any:
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if value is None and type(None) in kinds:
+        return None
+    kind: Any = next(k for k in kinds if k is not type(None))
+    limit: Limit | None = None
+    if get_origin(kind) is Annotated:
+        kind, limit = get_args(kind)
+    if is_dataclass(kind) and value is not None:
+        return value if type(value) is kind else build(kind, value, what, renamed)
+    kind = get_origin(kind) or kind
+    if kind is tuple and isinstance(value, list | tuple):
+        return tuple(_checked(one, get_args(hint)[0], what) for one in value)
+    number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
+    if (number or (kind not in (tuple, float) and type(value) is kind)) and (limit is None or limit.holds(value)):
+        return value
+    words = _WORDS.get(kind, "a mapping") + (f" {limit.words}" if limit else "")
+    raise OelmError(f"{what} is {value!r}; it must be {words}{' or nothing' if type(None) in kinds else ''}")
