@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from oelm.cli import console
 from oelm.cli.compare import compare
 from oelm.errors import OelmError
 
@@ -19,8 +20,8 @@ app = typer.Typer()
 app.command("compare")(compare)
 
 
-def run(*arguments, width=160):
-    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": str(width)})
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def test_a_table_and_the_notes_are_printed(tmp_path):
@@ -39,9 +40,10 @@ def test_a_table_and_the_notes_are_printed(tmp_path):
         assert text in result.stdout
 
 
-def test_narrow_terminals_see_everything(tmp_path):
+def test_narrow_terminals_see_everything(tmp_path, monkeypatch):
     make_suite(tmp_path, ("baseline", "oelm_freeze"), (0, 1))
-    result = run(tmp_path, width=60)
+    monkeypatch.setattr(console, "command_console", lambda: console.WholeConsole(width=60))
+    result = run(tmp_path)
     assert max(map(len, result.stdout.splitlines())) <= 60
     assert "758,928" in result.stdout
 

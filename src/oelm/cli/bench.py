@@ -73,12 +73,12 @@ def bench(
 
 
 def _print(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from oelm.bench import report
+    from oelm.cli.console import command_console
 
-    console = Console(highlight=False)
+    console = command_console()
     console.print(report.headline(result), style="bold")
     for header, rows in ((report.TIMES, report.times(result)), (report.SHARES, report.shares(result))):
         table = Table(box=None, padding=(0, 2, 0, 0))

@@ -59,9 +59,9 @@ def evidence(runs: list[Path] | None) -> "Evidence":
 
 
 def _print(verdicts: "list[Verdict]") -> None:
-    from rich.console import Console
+    from oelm.cli.console import command_console
 
-    console = Console(highlight=False)
+    console = command_console()
     for verdict in verdicts:
         colour = _COLOURS.get(verdict.verdict, "green")
         console.print(f"[bold {colour}]{verdict.verdict}[/]  [bold]{verdict.claim}[/]")

@@ -16,11 +16,10 @@ def compare(
     """Compare finished runs: quality, gap to the baseline with its interval, parameters, step time."""
     import json
 
-    from rich.console import Console
-
     from oelm.analysis.compare.results import require_finished
     from oelm.analysis.report.tables import notes, summary_table
     from oelm.analysis.report.texts import texts
+    from oelm.cli.console import command_console
     from oelm.files import write_atomically
 
     loaded = require_finished(runs)
@@ -37,7 +36,7 @@ def compare(
         }
         typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
-    console = Console()
+    console = command_console()
     for part in table.rich(console.width):
         console.print(part, "")
     for line in said:

@@ -131,8 +131,9 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if not rows:
         typer.echo(f"nothing is prepared in {root}; start with: oelm data prepare fables --tokenizer bpe:1024")
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from oelm.cli.console import command_console
 
     table = Table("folder", "state", "vocabulary", "train", "validation", "fingerprint", box=None)
     table.columns[0].overflow = "fold"  # the name is what data are asked for by
@@ -140,7 +141,7 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         vocabulary = f"{row['vocab_size']:,}" if "vocab_size" in row else ""
         amounts = [_amount(row, split) for split in ("train", "validation")]
         table.add_row(row["folder"], row["state"], vocabulary, *amounts, row.get("fingerprint", ""))
-    console = Console()
+    console = command_console()
     console.print(table)
     for row in rows:
         if "error" in row:
@@ -283,7 +284,8 @@ class _Bar:
     def __enter__(self) -> "_Bar":
         if sys.stderr.isatty():
             from rich import progress
-            from rich.console import Console
+
+            from oelm.cli.console import command_console
 
             self._bar = progress.Progress(
                 progress.TextColumn("{task.description:<10}"),
@@ -291,7 +293,7 @@ class _Bar:
                 progress.TextColumn("{task.fields[documents]:,} documents  {task.fields[tokens]:,} tokens"),
                 progress.TransferSpeedColumn(),
                 progress.TimeRemainingColumn(),
-                console=Console(stderr=True),
+                console=command_console(stderr=True),
             )
         return self
 

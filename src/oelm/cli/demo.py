@@ -67,12 +67,11 @@ def _write_samples(experiment: "Experiment", out: Path) -> None:
 
 
 def _conclude(out: Path, as_json: bool) -> None:
-    from rich.console import Console
-
     from oelm.analysis.compare.results import load_runs
     from oelm.analysis.report.page import write_report
     from oelm.analysis.report.tables import notes, summary_table
     from oelm.analysis.report.texts import texts
+    from oelm.cli.console import command_console
 
     loaded = load_runs([out])
     table = summary_table(loaded)
@@ -80,7 +79,7 @@ def _conclude(out: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"table": table.records, "report": str(report)}, indent=2))
         return
-    console = Console(highlight=False)
+    console = command_console()
     for part in table.rich(console.width):
         console.print(part)
     for note in notes(loaded):

@@ -19,14 +19,15 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from oelm.cli.console import command_console
 
     table = Table(show_header=False, box=None)
     for key, value in facts.items():
         table.add_row(f"[bold]{key}[/]", escape(_shown(value)))
-    Console(highlight=False).print(table)
+    command_console().print(table)
 
 
 def _shown(value: Any) -> str:

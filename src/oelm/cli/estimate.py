@@ -61,10 +61,11 @@ def estimate(
 
 
 def _print(results: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console, first = Console(highlight=False), results[0]
+    from oelm.cli.console import command_console
+
+    console, first = command_console(), results[0]
     job, device = first["job"], first["machine"]
     console.print(
         f"[bold]{job['size']}[/] with [bold]{job['method']}[/]: {first['parameters'] / 1e9:.2f} billion parameters, "
@@ -111,8 +112,9 @@ def _check(as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from oelm.cli.console import command_console
 
     table = Table(
         "size", "method", "predicted s", "measured s", "error", "predicted MB", "measured MB", "error", box=None
@@ -122,7 +124,7 @@ def _check(as_json: bool) -> None:
         megabytes = [f"{row[key] / 1e6:,.0f}" for key in ("predicted_bytes", "measured_bytes")]
         errors = [f"{row[key]:+.0%}" for key in ("time_error", "memory_error")]
         table.add_row(row["size"], row["method"], *seconds, errors[0], *megabytes, errors[1])
-    console = Console(highlight=False)
+    console = command_console()
     console.print(table)
     console.print(
         f"{found['batch']} × {found['length']} tokens, vocabulary {found['vocab']:,}, float32; matmul peak and memory "

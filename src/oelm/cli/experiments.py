@@ -24,10 +24,11 @@ def experiments(
     if as_json:
         typer.echo(json.dumps({"experiments": list(rows.values()), "suites": suites()}, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from oelm.cli.console import command_console
+
+    console = command_console()
     table = Table("id", "what", "published", "full", "mini", box=None, pad_edge=False)
     for row in rows.values():
         table.add_row(row["id"], row["summary"], _published(row["published"]), *(_state(row, s) for s in SCALES[:2]))

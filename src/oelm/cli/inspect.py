@@ -14,8 +14,9 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
     if as_json:
         typer.echo(json.dumps([m.to_dict() for m in all_methods()], indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from oelm.cli.console import command_console
 
     table = Table("method", "what it is, and what happens to queries (Q) and keys (K)", box=None)
     for m in all_methods():
@@ -27,7 +28,7 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
         )
         alias = f"\n({', '.join(m.aliases)})" if m.aliases else ""
         table.add_row(f"[bold]{m.name}[/]{alias}", f"{m.summary}\n[dim]{roles}[/]")
-    console = Console(highlight=False)
+    console = command_console()
     console.print(table)
     console.print("\nAny of them can be varied in one word, e.g. [bold]oelm_freeze+rank=8+layers=not-last2[/]:")
     words = Table("modifier", "what it does", box=None)
@@ -78,12 +79,12 @@ def inspect(
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from oelm.cli.console import command_console
     from oelm.freezing.schedules import LEGEND
 
-    console = Console(highlight=False)
+    console = command_console()
     console.print(f"[bold]{facts['model']}[/] with [bold]{facts['method']}[/]")
     for label, key in (
         ("total", "total_parameters"),

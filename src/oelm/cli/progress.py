@@ -20,8 +20,9 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from oelm.cli.console import command_console
 
     columns = (
         TextColumn("{task.description}"),
@@ -30,7 +31,7 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
         TextColumn("{task.fields[facts]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=command_console(stderr=True)) as bar:
         task = bar.add_task(title, total=None, facts="starting")
         shown: dict[str, Any] = {}
 
@@ -47,9 +48,9 @@ def counting_progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     if quiet:
         yield lambda what, done, total: None
         return
-    from rich.console import Console
+    from oelm.cli.console import command_console
 
-    console = Console(stderr=True, highlight=False)
+    console = command_console(stderr=True)
     if not console.is_terminal:
         yield _few_lines(console)
         return
@@ -92,10 +93,11 @@ class SuiteBoard:
     """All runs of a suite: a live table on a terminal; elsewhere a line per change and one every few seconds."""
 
     def __init__(self, quiet: bool = False) -> None:
-        from rich.console import Console
         from rich.live import Live
 
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        from oelm.cli.console import command_console
+
+        self.console = command_console(stderr=True, quiet=quiet)
         self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal and not quiet else None
         self._states: dict[str, str] = {}
         self._last_line = time.monotonic()

@@ -73,9 +73,9 @@ def _kind(model: str) -> str:
 
 
 def _print(model: str, results: Path, advice: "Advice", everything: bool) -> None:
-    from rich.console import Console
+    from oelm.cli.console import command_console
 
-    console, article = Console(highlight=False), "an" if advice.kind.startswith("e") else "a"
+    console, article = command_console(), "an" if advice.kind.startswith("e") else "a"
     kind = f"{article} {advice.kind} ({advice.task})"
     if not advice.evidence:
         console.print(f"Nothing is known: {results} has no finished runs of {kind} with a freezing method")

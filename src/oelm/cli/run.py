@@ -97,8 +97,9 @@ def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_js
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from oelm.cli.console import command_console
 
     table = Table("arm", "runs", "weights", "frozen", "steps", "tokens", "PFLOP", "memory", box=None, pad_edge=False)
     table.columns[0].overflow = "fold"
@@ -114,7 +115,7 @@ def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_js
             table.add_row(f"[bold]{experiment}[/]")
         last = experiment
         table.add_row(f"  {name}", f"{len(finished)}" + (f", {sum(finished)} done" if any(finished) else ""), *needs)
-    console = Console(highlight=False)
+    console = command_console()
     console.print(table)
     done = sum(row["finished"] for row in facts)
     console.print(

@@ -27,11 +27,10 @@ def status(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    from rich.console import Console
-
     from oelm.cli.board import runs_table
+    from oelm.cli.console import command_console
 
-    console = Console(highlight=False)
+    console = command_console()
     console.print(runs_table(rows))
     for row in rows:
         if row.get("error"):
@@ -45,12 +44,13 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
 ) -> None:
     """A live table of the runs with their validation curves. Ctrl-C leaves; the runs go on."""
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(highlight=False)
+    from oelm.cli.console import command_console
+
+    console = command_console()
     if once or not console.is_terminal:
-        console.print(_picture(paths))
+        console.print(*_picture(paths).renderables)
         return
     with Live(_picture(paths), console=console, auto_refresh=False, screen=True) as live:
         try:

@@ -1,0 +1,44 @@
+"""Where commands print: nothing is ever cut off, neither into a pipe nor on a narrow terminal."""
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Column, Table
+
+UNLIMITED = 10_000
+"""Columns of what is no terminal: lines are as long as they are."""
+
+
+class WholeConsole(Console):
+    """A console that folds the text columns of a table and prints the rest of it in full, however narrow it is."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        least = max((self._least_width(part) for part in objects if isinstance(part, Table)), default=0)
+        known = self._width
+        if least > self.width:
+            self._width = least  # the terminal breaks the lines; `print` itself would clamp a wider `width`
+        try:
+            super().print(*objects, **how)
+        finally:
+            self._width = known
+
+    def _least_width(self, table: Table) -> int:
+        """The width at which nothing of a table is lost: unwrapped columns in full, others by their longest word."""
+        for column in table.columns:
+            if column.overflow == "ellipsis":
+                column.overflow = "fold"
+            if column.no_wrap:
+                column.min_width = max(column.min_width or 0, self._natural_width(column))
+        return Measurement.get(self, self.options.update(max_width=UNLIMITED), table).minimum
+
+    def _natural_width(self, column: Column) -> int:
+        wide = self.options.update(max_width=UNLIMITED)
+        return max(Measurement.get(self, wide, cell).maximum for cell in (column.header, *column.cells))
+
+
+def command_console(*, stderr: bool = False, **options: Any) -> Console:
+    """The console that every command prints to; in a pipe or a file its lines have no limit."""
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return WholeConsole(stderr=stderr, highlight=False, width=None if terminal else UNLIMITED, **options)
