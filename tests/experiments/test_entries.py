@@ -14,7 +14,7 @@ ENCODERS = [name for name in catalog() if experiment(name).task is not None]
 
 # id: dataset, method, learning rate, steps (or epochs), result
 PUBLISHED = {
-    "XNLI-01": ("xnli", "baseline", 2e-5, 3, 0.7671),
+    "XNLI-01": ("xnli", "reinitialised", 2e-5, 3, 0.7671),
     "XNLI-02": ("xnli", "oelm_freeze", 1e-4, 3, 0.7779),
     "GPT-01": ("tinystories", "baseline", 3e-4, 100_000, 4.2692),
     "GPT-02": ("tinystories", "oelm_freeze", 1e-3, 100_000, 4.6857),
@@ -40,6 +40,41 @@ def test_every_published_experiment_is_there_as_published(name):
     rate, length = entry.training["max_lr"], entry.training.get("max_steps") or entry.training["epochs"]
     result = entry.published.perplexity or entry.published.accuracy
     assert (entry.dataset, *entry.arms, rate, length, result) == PUBLISHED[name]
+
+
+def test_the_language_models_follow_the_studys_code_where_its_reports_are_silent():
+    for name in ("GPT-01", "GPT-02", "controls-tinystories"):
+        config = planned(name, "full")[0].config
+        training, overrides = config.training, config.model.overrides
+        assert (training.beta2, training.weight_decay, training.decay) == (0.999, 0.01, "all")
+        assert (training.warmup_steps, training.min_lr, training.schedule) == (1000, 0.0, "cosine")
+        assert (training.precision, training.eval_precision, training.score) == ("fp16", "fp32", "best")
+        assert overrides == {"residual_init": "plain", "ffn_dropout": True}
+    assert [run.seed for run in planned("GPT-01", "full")] == [42]
+
+
+def test_the_encoders_follow_the_studys_code_where_its_reports_are_silent():
+    rows = {"sst2": 67_349, "xnli": 392_702, "mnli": 392_702}
+    steps = {}
+    for name in suites()["phase1"] + suites()["paper"]:
+        (run,) = planned(name, "full")
+        training = run.config.training
+        assert (training.schedule, training.min_lr, training.segments) == ("linear", 0.0, False)
+        assert (training.eval_every, training.eval_tokens, training.score, run.seed) == (500, "all", "best", 42)
+        batches = -(-rows[experiment(name).dataset] // training.batch_size)
+        steps[name] = round(training.epochs * batches / training.accumulation)
+        assert training.with_steps(steps[name]).warmup_steps == steps[name] // 10
+    assert steps["SST-2-01"] == 6_315  # as logged
+    assert steps["XNLI-01"] == steps["XNLI-02"] == 73_632
+    assert steps["XNLI-01"] // 500 == 147  # validations, of which the best was reported
+
+
+def test_the_published_xnli_baseline_stands_beside_the_fair_one_at_every_scale():
+    for scale in SCALES:
+        published, fair, frozen = chosen(["xnli"], scale)
+        assert [e.arms for e in (published, fair, frozen)] == [["reinitialised"], ["baseline"], ["oelm_freeze"]]
+        assert published.training == fair.training
+        assert fair.published is None
 
 
 def test_the_suites_hold_what_the_study_held():

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from oelm.experiments.entries import chosen
+from oelm.experiments.plan import PreparedData, plan
+from oelm.runs import config_differences, find_runs
 from oelm.training.trainer import train
 
 ROOT = Path(__file__).parents[2]
@@ -13,6 +16,39 @@ RECORDS = {
     *("config.yaml", "environment.json", "status.json", "freeze.json"),
     *("metrics.jsonl", "clock.jsonl", "timing_stats.json", "result.json"),
 }
+
+
+def differences(folder: Path, names: list[str]) -> dict[str, list[str]]:
+    """Of every committed run below a folder: how it differs from the nearest run of its method in the catalog."""
+    found = {}
+    for run in find_runs(folder):
+        there = run.config()
+        planned = [
+            wanted
+            for entry in chosen(names, "mini")
+            for wanted in plan(entry, PreparedData(there["data"]["path"]), folder, seeds=[there["seed"]])
+            if wanted.config.method == there["method"] and entry.dataset == run.result()["dataset"]
+        ]
+        there["model"]["encoder"] = planned[0].config.model.encoder  # a folder stands in for the hub's name
+        found[str(run.path)] = min((config_differences(there, wanted.config.to_dict()) for wanted in planned), key=len)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("folder", "names", "count"),
+    [
+        ("mini", ["phase3", "controls", "learning-rate"], 50),
+        ("methods", ["methods"], 185),
+        ("encoders-minilm/screen", ["encoders-screen-sst2", "encoders-screen-xnli"], 48),
+        ("encoders-minilm/final", ["encoders-sst2", "encoders-xnli"], 24),
+    ],
+)
+def test_every_committed_run_is_one_that_the_catalog_plans_today(folder, names, count):
+    if not (ROOT / "results").is_dir():
+        pytest.skip("needs the committed records in results/")
+    found = differences(ROOT / "results" / folder, names)
+    assert len(found) >= count
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

@@ -388,3 +388,12 @@ def test_a_real_encoder_on_real_sst2(shared_data, minilm, tmp_path):
     assert result["frozen_parameters"] == 12 * (384 * 384 + 384)
     assert result["final"]["samples"] == 872
     assert len(RunFolder(tmp_path / "run").metrics("train")) == 3
+
+
+def test_segments_are_not_told_if_not_asked_for_and_the_best_accuracy_may_be_the_result(config, tmp_path):
+    result = train(config("bert", "reinitialised", segments=False, score="best", eval_every=2), tmp_path / "run")
+    rows = RunFolder(tmp_path / "run").metrics("validation")
+    assert result["final"]["accuracy"] == max(row["accuracy"] for row in rows)
+    assert result["final"]["samples"] == 60
+    with_segments = train(config("bert", "reinitialised", eval_every=2), tmp_path / "with")
+    assert with_segments["steps"] == result["steps"]

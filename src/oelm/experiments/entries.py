@@ -1,4 +1,4 @@
-"""The catalog: every published experiment and our own studies, by name, at three scales. Reads data; no torch.
+"""The catalog: every published experiment and our own comparisons, by name, at three scales. Reads data; no torch.
 
 >>> experiment("GPT-02").arms, experiment("GPT-02").published.perplexity
 (['oelm_freeze'], 4.6857)
@@ -35,6 +35,8 @@ class DataRecipe(_Section):
     validation_megabytes: float = 0.15
     folder: str | None = Field(None, description="its folder below --data-root; default: the corpus's name")
     download: bool = Field(True, description="whether the hub may stand in for that folder")
+    documents: int | None = Field(None, ge=1, description="from the hub, only the first so many training documents")
+    validation_documents: int | None = Field(None, ge=1, description="the same for validation")
 
 
 class TaskRecipe(_Section):
@@ -43,12 +45,14 @@ class TaskRecipe(_Section):
     name: str
     language: str | None = None
     train_rows: int | None = Field(None, description="only so many training rows; default: all")
+    validation: str | None = Field(None, description="the split to validate on; default: the task's own")
+    held_out: int | None = Field(None, ge=1, description="validate on so many training rows that are not trained on")
     tokenizer: str = Field("bpe:300", description="where there is no encoder that has one")
     toy: bool = Field(False, description="rows made from the embedded corpus instead of the task's own")
 
 
 class Published(_Section):
-    """What the study reports for an experiment. None where it reports nothing."""
+    """What the original study reports for an experiment. None where it reports nothing."""
 
     seeds: int | None = None
     perplexity: float | None = None
@@ -56,15 +60,18 @@ class Published(_Section):
     accuracy: float | None = None
     wall_seconds: float | None = None
     step_seconds: float | None = None
+    wall_is_sum_of_steps: bool = Field(False, description="its total is no other measurement than its step time")
+    rows_per_timed_step: int | None = Field(None, description="where its timer takes less than an optimizer step")
     validation_seconds: float | None = None
     checkpoint_mib: float | None = None
     perplexity_at: dict[int, float] = Field(default_factory=dict, description="validation perplexity by step")
 
 
 class Variant(_Section):
-    """A named change of settings that every arm is run with."""
+    """A named change of settings that every arm, or some of them, is run with."""
 
     name: str
+    arms: list[str] | None = None
     model: dict[str, Any] = Field(default_factory=dict)
     training: dict[str, Any] = Field(default_factory=dict)
 

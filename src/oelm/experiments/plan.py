@@ -59,6 +59,7 @@ def plan(
         for seed in (seeds or experiment.seeds)
         for variant in (experiment.variants or [Variant(name="")])
         for arm in experiment.arms
+        if variant.arms is None or arm in variant.arms
     ]
 
 
@@ -102,6 +103,12 @@ def _require_distinct(experiment: Experiment, settings: Sequence[str]) -> None:
             raise OelmError(f"--set {setting} would give every run of {experiment.name} the same {key}; {ways[key]}")
 
 
+def _model(section: dict[str, Any]) -> dict[str, Any]:
+    """An override that a scale took back is none."""
+    overrides = {key: value for key, value in section.get("overrides", {}).items() if value is not None}
+    return {**section, "overrides": overrides}
+
+
 def _config(
     experiment: Experiment,
     arm: str,
@@ -114,7 +121,7 @@ def _config(
     values: dict[str, Any] = {
         "method": arm,
         "seed": seed,
-        "model": merged(experiment.model, variant.model),
+        "model": _model(merged(experiment.model, variant.model)),
         "data": {"path": str(data.path), "fingerprint": data.fingerprint},
         "training": merged(experiment.training, variant.training),
         "runtime": {"threads": threads},

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from oelm.data.corpora import CORPORA, Source, find_source
 from oelm.data.prepare import prepare
+from oelm.data.sources import FirstDocuments
 from oelm.data.tokenization import tokenizer_label
 from oelm.data.tokens import TokenData, data_directory, fingerprint, read_manifest
 from oelm.errors import OelmError
@@ -56,7 +57,9 @@ def source_of(recipe: DataRecipe, root: Path | None) -> Source:
             f"{recipe.corpus} is too large to download for this scale; put a sample (train.jsonl, validation.jsonl) "
             f"into a folder {name!r} and give the folder above it with --data-root"
         )
-    return find_source([recipe.corpus])
+    source = find_source([recipe.corpus])
+    capped = {"train": recipe.documents, "validation": recipe.validation_documents}
+    return FirstDocuments(source, {k: n for k, n in capped.items() if n}) if any(capped.values()) else source
 
 
 def _recipe(experiment: Experiment) -> DataRecipe:

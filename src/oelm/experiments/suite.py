@@ -71,7 +71,8 @@ def runs_of(names: Sequence[str], root: Path, scale: str) -> list[PlannedRun]:
     planned: list[PlannedRun] = []
     for experiment in chosen(names, scale):
         with contextlib.suppress(OelmError):  # not to be run by this version, so there is none
-            planned += plan_experiments([experiment], root, prepare_data=False, seeds=range(MOST_SEEDS))
+            seeds = sorted({*range(MOST_SEEDS), *experiment.seeds})
+            planned += plan_experiments([experiment], root, prepare_data=False, seeds=seeds)
     there = [run for run in planned if (run.folder / "config.yaml").is_file()]
     others = {run.folder: change for run in there if (change := _change(run))}
     if others:

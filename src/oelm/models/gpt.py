@@ -61,7 +61,7 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=INIT_STD)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-        for block in self.blocks:
+        for block in self.blocks if self.config.residual_init == "scaled" else ():
             assert isinstance(block, Block)
             for writer in (block.attention.output, block.ffn.down):
                 nn.init.normal_(writer.weight, std=INIT_STD / math.sqrt(2 * self.config.num_layers))
@@ -228,10 +228,11 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(config.d_model, config.d_ff)
         self.down = nn.Linear(config.d_ff, config.d_model)
+        self.inner_dropout = Dropout(config.dropout if config.ffn_dropout else 0.0)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.down(F.gelu(self.up(x))))
+        return self.dropout(self.down(self.inner_dropout(F.gelu(self.up(x)))))
 
 
 def rotary_angles(position_ids: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,8 @@ class GPTConfig:
     dropout: Annotated[float, BELOW_1] = 0.1
     positions: str = "learned"  # or "rotary"
     causal: bool = True  # a classifier may also look ahead
+    residual_init: str = "scaled"  # by depth, as in GPT-2; "plain" starts every layer alike, as the study did
+    ffn_dropout: bool = False  # dropout also after GELU, as in the study's model
 
     def __post_init__(self) -> None:
         require_valid(self)
@@ -31,6 +33,8 @@ class GPTConfig:
             )
         if self.positions not in ("learned", "rotary"):
             raise unknown("positions", self.positions, ("learned", "rotary"))
+        if self.residual_init not in ("scaled", "plain"):
+            raise unknown("residual_init", self.residual_init, ("scaled", "plain"))
         if self.positions == "rotary" and self.head_dim % 2:
             raise OelmError(f"rotary positions need an even head size, not {self.head_dim}; change num_heads")
 

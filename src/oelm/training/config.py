@@ -53,8 +53,11 @@ class TrainingSection(_Section):
     sequence_length: int | None = Field(None, ge=1, description="tokens per sequence; default: the model's max_seq_len")
     max_lr: float = Field(3e-4, gt=0, allow_inf_nan=False)
     min_lr: float | None = Field(None, ge=0, description="learning rate at the end; default: a tenth of max_lr")
+    schedule: Literal["cosine", "linear"] = Field("cosine", description="how the rate falls after the warm-up")
     warmup_steps: int | None = Field(None, ge=0, description="default: 2,000, or a tenth of a shorter run")
+    warmup_ratio: float | None = Field(None, ge=0, le=1, description="warm-up as a share of the run, instead of steps")
     weight_decay: float = Field(0.1, ge=0, allow_inf_nan=False)
+    decay: Literal["matrices", "all"] = Field("matrices", description="what weight decay applies to")
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     grad_clip: float = Field(1.0, ge=0, description="0 switches clipping off")
@@ -66,6 +69,11 @@ class TrainingSection(_Section):
     eval_tokens: Annotated[int, Field(ge=1)] | Literal["all"] | None = Field(
         None, description="validation tokens on the way; default: as many as the budget allows"
     )
+    eval_precision: Literal["training", "fp32"] = Field("training", description="precision of validation")
+    score: Literal["final", "best"] = Field(
+        "final", description="the result is the last validation, or the best one over the run, always of the whole set"
+    )
+    segments: bool = Field(True, description="tell an encoder which of two texts a token belongs to")
     checkpoint_every: int | None = Field(None, ge=1, description="default: at every validation")
     log_every: int = Field(10, ge=1)
 
@@ -85,7 +93,8 @@ class TrainingSection(_Section):
                 return self
             self.max_steps = 100_000
         if self.warmup_steps is None:
-            self.warmup_steps = min(2_000, self.max_steps // 10)
+            share = self.warmup_ratio
+            self.warmup_steps = min(2_000, self.max_steps // 10) if share is None else int(share * self.max_steps)
         if self.eval_every is None:
             self.eval_every = min(1_000, max(1, self.max_steps // 10))
         if self.warmup_steps > self.max_steps:
@@ -105,6 +114,10 @@ class TrainingSection(_Section):
             return TrainingSection.model_validate({**self.model_dump(), "max_steps": steps})
         except ValidationError as error:
             raise OelmError(f"epochs {self.epochs:g} are {steps} steps of this data: {_one_line(error)}") from None
+
+
+ADDED_LATER = ("schedule", "warmup_ratio", "decay", "eval_precision", "score", "segments")
+"""Training settings that records of earlier versions do not have."""
 
 
 class RuntimeSection(_Section):
@@ -159,7 +172,13 @@ class RunConfig(_Section):
         return cls.parse({**(unless_given or {}), **values})
 
     def to_dict(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
+        """Complete, but for later settings at their defaults: so runs of before compare equal."""
+        values = self.model_dump(mode="json")
+        fields = TrainingSection.model_fields
+        for key in ADDED_LATER:
+            if values["training"][key] == fields[key].default:
+                del values["training"][key]
+        return values
 
 
 def with_settings(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:

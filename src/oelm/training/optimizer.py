@@ -12,8 +12,10 @@ from oelm.training.config import TrainingSection
 Group = dict[str, Any]
 
 
-def parameter_groups(model: nn.Module, weight_decay: float, rates: Rates | None = None) -> list[Group]:
-    """Matrices decay; vectors do not, nor does `mix`, which starts as the identity and not near zero.
+def parameter_groups(
+    model: nn.Module, weight_decay: float, rates: Rates | None = None, *, everything: bool = False
+) -> list[Group]:
+    """Matrices decay; vectors do not (unless `everything` does), nor `mix`, which starts as the identity.
 
     Frozen parameters are in no group. Groups carry the parameters' names.
 
@@ -23,7 +25,7 @@ def parameter_groups(model: nn.Module, weight_decay: float, rates: Rates | None 
     for name, parameter in model.named_parameters():
         if parameter.requires_grad or (rates and name in rates.pausing):
             key = rates.key(name) if rates else (1.0, 0)
-            spared = parameter.ndim < 2 or name.endswith(".mix")
+            spared = not everything and (parameter.ndim < 2 or name.endswith(".mix"))
             chosen.setdefault((spared, key), []).append((name, parameter))
     return [
         {
@@ -39,16 +41,18 @@ def parameter_groups(model: nn.Module, weight_decay: float, rates: Rates | None 
 def build_optimizer(
     model: nn.Module, settings: TrainingSection, rates: Rates | None = None, *, fused: bool | None = True
 ) -> torch.optim.AdamW:
-    groups = parameter_groups(model, settings.weight_decay, rates)
+    groups = parameter_groups(model, settings.weight_decay, rates, everything=settings.decay == "all")
     return torch.optim.AdamW(groups, lr=settings.max_lr, betas=(settings.beta1, settings.beta2), fused=fused)
 
 
 def learning_rate(step: int, settings: TrainingSection) -> float:
-    """The rate of step `step` (from 1): linear warm-up to max_lr, then a cosine down to min_lr at max_steps."""
+    """The rate of step `step` (from 1): linear warm-up to max_lr, then a cosine or a line to min_lr at max_steps."""
     low, high, warmup = settings.min_lr or 0.0, settings.max_lr, settings.warmup_steps or 0
     if step <= warmup:
         return high * step / warmup
     progress = (step - warmup) / max(1, settings.max_steps - warmup)
+    if settings.schedule == "linear":
+        return high + (low - high) * progress
     return low + (high - low) * 0.5 * (1 + math.cos(math.pi * progress))
 
 

@@ -82,7 +82,8 @@ class Reporter:
     def log_validation(self, step: int, values: dict[str, Any]) -> None:
         self.last_validation = values
         self.folder.append_metrics({"kind": "validation", "step": step, **values})
-        self.trackers.log(step, {f"validation/{name}": value for name, value in values.items()})
+        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        self.trackers.log(step, {f"validation/{name}": value for name, value in numbers.items()})
         headline = self.objective.headline
         log.info("step %d: validation loss %.4f, %s %.4f", step, values["loss"], headline, values[headline])
         self.say(RUNNING, step)
@@ -128,6 +129,10 @@ class Reporter:
             "model_family": model_family,
             "dataset": dataset,
             "data_fingerprint": self.data.fingerprint,
+            "data_splits": {
+                split: {key: facts[key] for key in ("documents", "tokens", "rows") if key in facts}
+                for split, facts in self.data.manifest["splits"].items()
+            },
             "steps": step,
             "tokens": self._tokens(step),
             "final": final,

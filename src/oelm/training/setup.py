@@ -121,7 +121,7 @@ def _classification(config: RunConfig, device: torch.device, world: World) -> Pa
         seed=config.seed,
         device=device,
         pad_id=shape.pad_token_id or 0,
-        segments=classifiers.reads_segments(empty),
+        segments=config.training.segments and classifiers.reads_segments(empty),
         world=world,
     )
     build = partial(classifiers.build_classifier, shape)

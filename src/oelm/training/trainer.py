@@ -257,7 +257,8 @@ class Trainer:
     def _validate(self, whole: bool) -> dict[str, Any]:
         start = time.perf_counter()
         self.model.eval()
-        with self._autocast():
+        precision = "fp32" if self.settings.eval_precision == "fp32" else self.settings.precision
+        with setup.autocast(self.device, precision):
             # Not the compiled model: validation has batches of other shapes and would be compiled all over again.
             values = self.objective.validate(self.model, whole=whole)
         self.world.settle(self.model)
@@ -267,11 +268,15 @@ class Trainer:
 
     def _validate_on_the_way(self) -> bool:
         """Validate, record, and say whether this is the best so far."""
-        values = self._validate(whole=False)
+        scored = self.settings.score == "best"
+        values = self._validate(whole=scored)
         self.reporter.log_validation(self.step, values)
-        improved = values["loss"] < self.best["loss"]
+        if scored and self.objective.headline == "accuracy":
+            improved = values["accuracy"] > self.best.get("accuracy", -1)
+        else:
+            improved = values["loss"] < self.best["loss"]
         if improved:
-            self.best = {"loss": values["loss"], "step": self.step}
+            self.best = {**(values if scored else {"loss": values["loss"]}), "step": self.step}
         return improved
 
     # Checkpoints
@@ -352,7 +357,7 @@ class Trainer:
     # The end
 
     def _finish(self) -> dict[str, Any]:
-        final = self._validate(whole=True)
+        final = self.best if self.settings.score == "best" else self._validate(whole=True)
         verify_frozen(self.model, self.freeze_report)  # raises if anything frozen has moved
         return self.reporter.finish(self.step, final, self.best, self.freeze_report, family(self.model.config))
 
