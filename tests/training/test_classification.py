@@ -18,9 +18,11 @@ from oelm.data.tasks import TaskSource, find_task
 from oelm.evaluation.generation import generate
 from oelm.models import classifiers
 from oelm.runs import RunFolder
+from oelm.training import setup
 from oelm.training.checkpoints import newest_valid
 from oelm.training.classification import Classification, macro_f1
 from oelm.training.config import RunConfig, TrainingSection
+from oelm.training.distributed import find_world
 from oelm.training.interruption import Interrupted
 from oelm.training.trainer import train
 
@@ -390,10 +392,15 @@ def test_a_real_encoder_on_real_sst2(shared_data, minilm, tmp_path):
     assert len(RunFolder(tmp_path / "run").metrics("train")) == 3
 
 
-def test_segments_are_not_told_if_not_asked_for_and_the_best_accuracy_may_be_the_result(config, tmp_path):
-    result = train(config("bert", "reinitialised", segments=False, score="best", eval_every=2), tmp_path / "run")
+def test_segments_are_told_unless_asked_not_to(config, tmp_path):
+    for told in (True, False):
+        given = config("bert", segments=told)
+        objective = setup.prepare(given, RunFolder(tmp_path / str(told)), find_world(given)).objective
+        assert ("token_type_ids" in objective.batch(0)) == told
+
+
+def test_the_best_accuracy_is_the_result_if_asked(config, tmp_path):
+    result = train(config("bert", "reinitialised", score="best", eval_every=2), tmp_path / "run")
     rows = RunFolder(tmp_path / "run").metrics("validation")
     assert result["final"]["accuracy"] == max(row["accuracy"] for row in rows)
     assert result["final"]["samples"] == 60
-    with_segments = train(config("bert", "reinitialised", eval_every=2), tmp_path / "with")
-    assert with_segments["steps"] == result["steps"]
