@@ -147,7 +147,12 @@ def test_offloaded_weights_are_refused():
 @pytest.mark.parametrize(
     ("name", "settings", "method", "message"),
     [
-        ("Llama", {"num_key_value_heads": 2}, "identity_qk", r"layers.0.self_attn.k_proj: .* 16 rows and width 32"),
+        (
+            "Llama",
+            {"head_dim": 64},
+            "identity_qk",
+            r"layers.0.self_attn.q_proj: .* a head has 64 rows and the stream is 32",
+        ),
         ("Llama", {"num_key_value_heads": 2}, "oelm_freeze+rank=20", r"k_proj: rank 20 is no saving in a 16 × 32"),
         ("Llama", {"head_dim": 64}, "oelm_freeze", "q_proj: a head has 64 rows of width 32"),
         ("Llama", {"head_dim": 64}, "head_polar", "q_proj: a head has 64 rows of width 32"),

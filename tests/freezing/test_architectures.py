@@ -138,11 +138,32 @@ def test_t5_keeps_its_own_scale_where_the_method_keeps_the_heads_scale():
     assert query.norm().item() == pytest.approx(before.norm().item(), rel=1e-5)
 
 
-def test_a_model_of_unknown_attention_is_refused_with_the_supported_ones():
-    albert = hf.AlbertModel(hf.AlbertConfig(vocab_size=30, embedding_size=8, hidden_size=16, num_attention_heads=2,
-                                            intermediate_size=16))  # fmt: skip
-    with pytest.raises(oelm.OelmError, match=r"AlbertModel has no attention .*BertSelfAttention.*register_sites"):
-        freeze(albert, "oelm_freeze")
+class OddAttention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_query, self.in_key, self.out, self.n_head = *(torch.nn.Linear(8, 8) for _ in range(3)), 2
+
+
+class PackedAttention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.W_pack, self.out, self.num_heads = torch.nn.Linear(8, 24), torch.nn.Linear(8, 8), 2
+
+
+@pytest.mark.parametrize(
+    ("attention", "line"),
+    [
+        (OddAttention, r'oelm.register_sites\("OddAttention", Layout\("in_query", "in_key", "n_head"\)\)'),
+        (PackedAttention, r'Layout\("W_pack.query", "W_pack.key", "num_heads", fused={"W_pack": .*\), with groups='),
+    ],
+)
+def test_unknown_attention_is_named_with_the_line_that_would_probably_fit(attention, line):
+    model = torch.nn.ModuleList([attention(), attention()])
+    with pytest.raises(oelm.OelmError, match=rf"has no attention .* its {attention.__name__} at '0' .*{line}"):
+        freeze(model, "oelm_freeze")
+    mixed = torch.nn.ModuleList([ARCHITECTURES["bert"].model(), attention()])
+    with pytest.raises(oelm.OelmError, match=rf"1 of 3 attention modules .* its {attention.__name__} at '1' .*{line}"):
+        freeze(mixed, "oelm_freeze")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 
 import oelm
 from architectures import ARCHITECTURES, inputs
@@ -349,15 +350,31 @@ def test_pieces_and_permutations_work_in_other_architectures(name):
     assert model.config.oelm_projections == describe(model)
 
 
-def test_a_permutation_needs_as_many_rows_as_the_stream_is_wide():
-    import transformers
+@pytest.mark.parametrize("kind", FIXED)
+@pytest.mark.parametrize(("rows", "heads"), [(16, 2), (8, 1), (64, 8), (48, 3)])
+def test_with_fewer_or_more_rows_a_fixed_projection_selects_channels_and_stays_orthonormal_in_heads(kind, rows, heads):
+    projection = FixedProjection(kind, rows, 32, num_heads=heads, generator=torch.Generator().manual_seed(3))
+    assert list(projection.parameters()) == []
+    weight = dense(projection).weight
+    assert weight.shape == (rows, 32)
+    assert orthonormality_error(weight, num_heads=heads) < 1e-6
+    if rows < 32:
+        assert orthonormality_error(weight, num_heads=1) < 1e-6  # no two heads read the same channel
+    x = torch.randn(2, 5, 32)
+    torch.testing.assert_close(projection(x), x @ weight.T)
 
+
+def test_an_identity_key_under_grouped_queries_is_the_slice_of_the_groups_first_query():
     config = transformers.LlamaConfig(
         vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2,
     )  # fmt: skip
-    with pytest.raises(OelmError, match="as many rows as the stream is wide, but here are 16 rows and width 32"):
-        freeze(transformers.LlamaModel(config), "permutation_qk")
+    model = transformers.LlamaModel(config)
+    freeze(model, "identity_qk")
+    attention, x = model.layers[0].self_attn, torch.randn(1, 3, 32)
+    queries, keys = attention.q_proj(x).unflatten(-1, (4, 8)), attention.k_proj(x).unflatten(-1, (2, 8))
+    assert torch.equal(keys[..., 0, :], queries[..., 0, :])
+    assert torch.equal(keys[..., 1, :], queries[..., 2, :])
 
 
 @pytest.mark.parametrize(

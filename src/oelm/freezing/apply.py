@@ -157,7 +157,7 @@ def _sites(model: nn.Module, chosen: Method) -> list[Site]:
         if not found:
             raise OelmError(
                 f"method {chosen.name!r} freezes FFN matrices, but oelm knows none in {type(model).__name__}; "
-                "use a method for queries and keys only, or add its class to FFN_LAYOUTS in oelm/sites.py"
+                "use a method for queries and keys only, or add their names to FFN in oelm/freezing/sites.py"
             )
         sites += found
     for site in sites:
@@ -265,8 +265,7 @@ def _require_fit(model: nn.Module, site: Site, part: Part, init: str) -> None:
         stand_in(empty, part.projection, site.num_heads, part.adapters, generator=torch.Generator())
     except OelmError as error:
         raise OelmError(f"{site.path}: {error}") from None
-    attention = model.get_submodule(site.path.rpartition(".")[0])
-    if part.adapters.scale and hasattr(attention, f"{site.role[0]}_norm"):
+    if part.adapters.scale and site.normed:
         raise OelmError(f"{site.path}: a norm comes after it and would undo a learned scale; use gain or mix")
 
 

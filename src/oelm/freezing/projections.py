@@ -52,12 +52,14 @@ class FixedProjection(nn.Module):
             raise unknown("fixed projection", kind, FIXED)
         Part(projection=kind, frozen=True).require_shape(rows, width, num_heads)
         self.kind, self.num_heads, self.unit, self.bias = kind, num_heads, unit, bias
-        self.in_features = self.out_features = width
+        self.in_features, self.out_features = width, rows
         # Drawn on the CPU, whatever the default device: the same seed gives the same map everywhere.
         order = torch.randperm(width, generator=generator, device="cpu")
-        signs = torch.randint(0, 2, (width,), generator=generator, device="cpu") * 2.0 - 1.0
-        for name, value in (("order", order), ("signs", signs)):
-            if name in _DRAWN[kind]:
+        signs = torch.randint(0, 2, (max(width, rows),), generator=generator, device="cpu") * 2.0 - 1.0
+        if rows != width:
+            order = _selection(kind, order, rows, num_heads)
+        for name, value in (("order", order), ("signs", signs[:rows])):
+            if name in _DRAWN[kind] or (name == "order" and rows != width):
                 self.register_buffer(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,16 +67,33 @@ class FixedProjection(nn.Module):
         return y if self.unit == 1.0 else y * self.unit
 
     def extra_repr(self) -> str:
-        return f"{self.kind}, {self.in_features} channels, {self.num_heads} heads"
+        return f"{self.kind}, {self.in_features} → {self.out_features} channels, {self.num_heads} heads"
+
+
+def _selection(kind: str, order: Tensor, rows: int, num_heads: int) -> Tensor:
+    """Which channel each row reads (rows,) where there are not as many rows as channels: no channel twice in a head.
+
+    Heads that read slices of the stream are spread over it evenly, so that a key head under grouped-query attention
+    reads the slice of the first query head of its group. More rows than channels go round again.
+    """
+    width, head_dim = len(order), rows // num_heads
+    step = head_dim if rows > width else width // num_heads
+    starts = torch.arange(num_heads, device="cpu") * (head_dim if kind in ("permutation", "hadamard") else step)
+    places = (starts[:, None] + torch.arange(head_dim, device="cpu")).flatten() % width
+    return order[places] if kind in ("permutation", "hadamard") else places
 
 
 def _shuffle(module: Any, x: Tensor) -> Tensor:
     # The same as x[..., order], but on a CPU several times as fast, forward and even more so backward.
-    return x.gather(-1, module.order.expand_as(x))
+    return x.gather(-1, module.order.expand(*x.shape[:-1], -1))
+
+
+def _select(module: Any, x: Tensor) -> Tensor:
+    return x if module.in_features == module.out_features else _shuffle(module, x)
 
 
 def _flip(module: Any, x: Tensor) -> Tensor:
-    return x * module.signs
+    return _select(module, x) * module.signs
 
 
 def _hadamard(module: Any, x: Tensor) -> Tensor:
@@ -91,7 +110,7 @@ def _hadamard(module: Any, x: Tensor) -> Tensor:
 
 
 FIXED: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "identity": lambda module, x: x,
+    "identity": _select,
     "permutation": _shuffle,
     "signs": _flip,
     "hadamard": _hadamard,

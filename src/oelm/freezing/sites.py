@@ -1,8 +1,8 @@
 """Where queries and keys (and the matrices of the feed-forward network) live in each architecture.
 
-A `Layout` describes one attention class: the names of its query and key modules and of its head counts. Sites are found
-by the class of the attention module, so every model built from it is covered, whatever its head. A new architecture
-is a row of LAYOUTS (or, from outside, `register_sites`).
+A `Layout` describes one attention class: the names of its query and key modules and its head counts. LAYOUTS has those
+of the classes that must be told, by name, so every model built from them is covered, whatever its head; all others are
+read off the module (`oelm.freezing.structure`). From outside, `register_sites` adds a row.
 
 >>> from oelm import GPT, GPTConfig
 >>> attention_sites(GPT(GPTConfig.of_size("demo", vocab_size=64)))[0].path
@@ -10,50 +10,18 @@ is a row of LAYOUTS (or, from outside, `register_sites`).
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from operator import attrgetter
 
 from torch import nn
 
 from oelm.errors import OelmError
 from oelm.freezing.fused import SplitProjection
+from oelm.freezing.structure import Layout, find_layout, is_matrix, probable_layout, refusal
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 """A layer's number within a path."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The names by which an attention class holds its query and key projections."""
-
-    query: str
-    key: str
-    num_heads: str
-    """Attribute with the number of query heads; dots reach into it ("config.num_attention_heads")."""
-    num_key_heads: str | None = None
-    """Attribute with the number of key heads, where it differs (grouped-query attention)."""
-    kind: str = "self"
-    """Or "cross": queries see the decoder, keys the encoder."""
-    divides_logits: bool = True
-    """Whether q·k is divided by √head_dim. T5 does not, so its unit-norm queries must be that much smaller."""
-    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Modules that hold several projections in one matrix, with the parts to split them into."""
-
-    def misfit(self, module: nn.Module) -> str | None:
-        """What is wrong with the module: another project's class of the same name may be built differently."""
-        for name in filter(None, (self.query, self.key, self.num_heads, self.num_key_heads)):
-            first = name.partition(".")[0]
-            if not _has(module, first if first in self.fused else name):
-                return f"has no {name!r}"
-        for name in filter(None, (self.num_heads, self.num_key_heads)):
-            if not isinstance(count := attrgetter(name)(module), int):
-                return f"has {count!r} as {name!r} where a number of heads belongs"
-        for name in self.fused:
-            held = type(getattr(module, name)).__name__
-            if held not in ("Conv1D", "SplitProjection"):
-                return f"holds a {held} as {name!r} where a Conv1D belongs (freeze before adding adapters)"
-        return None
 
 
 @dataclass(frozen=True)
@@ -66,7 +34,10 @@ class Site:
     num_heads: int
     kind: str = "self"
     unit: float = 1.0
-    """The row norm that gives logits of the usual scale; 1 but for queries of attention that divides no logits."""
+    """The row norm that gives logits of the usual scale; other than 1 for queries of attention that divides no logits
+    by √head_dim."""
+    normed: bool = False
+    """Whether a norm follows, which would undo a factor."""
 
     @property
     def stack(self) -> str:
@@ -77,11 +48,21 @@ class Site:
         return model.get_submodule(self.path)
 
 
+def _fused(name: str, heads: str, key_heads: str | None = None, groups: str | int = 1, parts: str = "qkv") -> Layout:
+    words = {"q": "query", "k": "key", "v": "value"}
+    fused = {name: tuple(words[letter] for letter in parts)}
+    return Layout(f"{name}.query", f"{name}.key", heads, key_heads, fused=fused, groups=groups)
+
+
 _BERT = Layout("query", "key", "num_attention_heads")
 _BERT_CROSS = Layout("query", "key", "num_attention_heads", kind="cross")
 _LLAMA = Layout("q_proj", "k_proj", "config.num_attention_heads", num_key_heads="config.num_key_value_heads")
-
-_BERT_FFN = ("Intermediate", "Output")
+_GPT2 = _fused("c_attn", "num_heads")
+_GPT2_CROSS = Layout(
+    "q_attn.query", "c_attn.key", "num_heads", kind="cross", fused={"q_attn": ("query",), "c_attn": ("key", "value")}
+)
+_PER_HEAD = _fused("query_key_value", "num_heads", groups="num_heads")
+_CONFIG_HEADS = "config.num_attention_heads"
 
 LAYOUTS: dict[str, Layout] = {
     "CausalSelfAttention": Layout("query", "key", "num_heads"),  # oelm.models.gpt
@@ -94,14 +75,6 @@ LAYOUTS: dict[str, Layout] = {
     "ElectraSelfAttention": _BERT,
     "ElectraCrossAttention": _BERT_CROSS,
     "DistilBertSelfAttention": Layout("q_lin", "k_lin", "n_heads"),
-    "GPT2Attention": Layout("c_attn.query", "c_attn.key", "num_heads", fused={"c_attn": ("query", "key", "value")}),
-    "crossattention:GPT2Attention": Layout(
-        "q_attn.query",
-        "c_attn.key",
-        "num_heads",
-        kind="cross",
-        fused={"q_attn": ("query",), "c_attn": ("key", "value")},
-    ),
     "LlamaAttention": _LLAMA,
     "MistralAttention": _LLAMA,
     "Qwen2Attention": _LLAMA,
@@ -111,23 +84,46 @@ LAYOUTS: dict[str, Layout] = {
     "BartAttention": Layout("q_proj", "k_proj", "num_heads"),
     "encoder_attn:BartAttention": Layout("q_proj", "k_proj", "num_heads", kind="cross"),
     "ViTAttention": Layout("q_proj", "k_proj", "num_attention_heads"),
+    "EsmSelfAttention": _BERT,  # its factor says 1, but it divides queries before
+    "GPTNeoSelfAttention": Layout("q_proj", "k_proj", "num_heads", divides_logits=False),
+    # Fused, each with its own order of rows:
+    "GPT2Attention": _GPT2,
+    "crossattention:GPT2Attention": _GPT2_CROSS,
+    "GPTBigCodeAttention": _fused("c_attn", "num_heads", "kv_heads", groups="kv_heads"),
+    "Attention": _fused("c_attn", "n_head"),  # the first GPT
+    "GPTNeoXAttention": _fused("query_key_value", _CONFIG_HEADS, groups=_CONFIG_HEADS),
+    "GPTNeoXJapaneseAttention": _fused("query_key_value", "num_attention_heads", groups="num_attention_heads"),
+    "BloomAttention": _PER_HEAD,
+    "PersimmonAttention": _PER_HEAD,
+    "FalconAttention": _fused("query_key_value", "num_heads", "num_kv_heads", groups="num_kv_heads"),
+    "Phi3Attention": _fused("qkv_proj", _CONFIG_HEADS, "num_key_value_heads"),
+    "CodeGenAttention": _fused("qkv_proj", "num_attention_heads", groups=4, parts="qvk"),  # as four TPUs had it
+    "ModernBertAttention": _fused("Wqkv", _CONFIG_HEADS),
+    "MptAttention": _fused("Wqkv", "n_heads"),
+    "DbrxAttention": _fused("Wqkv", "num_heads", "num_key_value_heads"),
+    "DisentangledSelfAttention": _fused("in_proj", "num_attention_heads", groups="num_attention_heads"),  # DeBERTa
 }
 """By attention class; where one class serves two purposes, `name:Class` is the one its owner holds under that name."""
 
 
-FFN_LAYOUTS: dict[str, tuple[str, ...]] = {
-    "FeedForward": ("up", "down"),  # oelm.models.gpt
-    **{f"{name}{part}": ("dense",) for name in ("Bert", "Roberta", "XLMRoberta", "Electra") for part in _BERT_FFN},
-    "FFN": ("lin1", "lin2"),  # DistilBERT
-    "GPT2MLP": ("c_fc", "c_proj"),
-    **{f"{name}MLP": ("gate_proj", "up_proj", "down_proj") for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
-    "T5DenseActDense": ("wi", "wo"),
-    "T5DenseGatedActDense": ("wi_0", "wi_1", "wo"),
-    "BartEncoderLayer": ("fc1", "fc2"),
-    "BartDecoderLayer": ("fc1", "fc2"),
-    "ViTMLP": ("fc1", "fc2"),
-}
-"""The matrices of a feed-forward network, by the class that holds them."""
+FFN = (
+    ("up", "down"),  # oelm.models.gpt
+    ("intermediate.dense", "output.dense"),
+    ("intermediate", "output"),
+    ("ffn", "ffn_output"),
+    ("gate_proj", "up_proj", "down_proj"),
+    ("gate_up_proj", "down_proj"),
+    ("up_proj", "down_proj"),
+    ("fc1", "fc2"),
+    ("fc_in", "fc_out"),
+    ("c_fc", "c_proj"),
+    ("lin1", "lin2"),
+    ("dense_h_to_4h", "dense_4h_to_h"),
+    ("wi_0", "wi_1", "wo"),
+    ("wi", "wo"),
+    ("Wi", "Wo"),
+)
+"""What the matrices of a feed-forward network are called in the module that holds them all."""
 
 
 def register_sites(attention_class: str | type[nn.Module], layout: Layout) -> None:
@@ -140,32 +136,68 @@ def register_sites(attention_class: str | type[nn.Module], layout: Layout) -> No
 def attention_sites(model: nn.Module) -> list[Site]:
     """Every query and key projection, in the order of the model's modules.
 
-    A fused projection (GPT-2) is first split in place, which leaves the model's outputs and its files as they were.
+    A fused projection (GPT-2, GPT-NeoX) is first split in place, which leaves the model's outputs and files as they
+    were. All attention of a model is understood, or the model is refused.
     """
-    known = [(path, module, layout) for path, module in model.named_modules() if (layout := _layout(path, module))]
-    misfits = [(path, module, why) for path, module, layout in known if (why := layout.misfit(module))]
-    named = "".join(f": its {type(module).__name__} at {path!r} {why}" for path, module, why in misfits[:1])
-    if len(misfits) == len(known):
+    found = list(_attention(model))
+    for _, module, layout in found:
+        for name in layout.fused:
+            layout.split(module, name)
+    return [site for path, module, layout in found for site in _sites_of(path, module, layout)]
+
+
+def split_fused(model: nn.Module, paths: Collection[str]) -> None:
+    """Split only those fused projections that hold one of the given parts."""
+    for path, module, layout in _attention(model):
+        for name in layout.fused:
+            if any(part.startswith(f"{path}.{name}.".lstrip(".")) for part in paths):
+                layout.split(module, name)
+
+
+def _attention(model: nn.Module) -> Iterator[tuple[str, nn.Module, Layout]]:
+    """Every attention module with its layout; a model that is not understood as a whole is refused."""
+    known: list[tuple[str, nn.Module, Layout]] = []
+    odd: list[tuple[str, nn.Module, str]] = []
+    unknown: list[tuple[str, nn.Module, str]] = []
+    for path, module in model.named_modules():
+        if why := refusal(module):
+            raise OelmError(f"{type(model).__name__} cannot be frozen: its {type(module).__name__} at {path!r} {why}")
+        layout = _layout(path, module)
+        if why := layout.misfit(module) if isinstance(layout, Layout) else layout:
+            odd.append((path, module, why))
+        elif isinstance(layout, Layout):
+            known.append((path, module, layout))
+        elif line := probable_layout(module):
+            unknown.append((path, module, line))
+    inner = [path for path, *_ in (*known, *odd, *unknown)]
+    for path, module, line in unknown:
+        in_layer = place(path)[1] is not None or not known  # a pooling head on top is no layer
+        if in_layer and not any(other.startswith(f"{path}.") for other in inner):
+            odd.append((path, module, f"has no queries and keys under names oelm knows; {line}"))
+    named = "".join(f": its {type(module).__name__} at {path!r} {why}" for path, module, why in odd[:1])
+    if not known:
         raise OelmError(
-            f"{type(model).__name__} has no attention that oelm knows{named}; known: {', '.join(LAYOUTS)}. "
-            "Another class is added with oelm.register_sites(class_name, Layout(...)): see docs/models.md"
+            f"{type(model).__name__} has no attention that oelm knows{named}; known: {', '.join(LAYOUTS)}, and others "
+            "by structure. A class is added with oelm.register_sites(class_name, Layout(...)): see docs/models.md"
         )
-    if misfits:
+    if odd:
         raise OelmError(
-            f"{len(misfits)} of {len(known)} attention modules of {type(model).__name__} cannot be treated{named}; "
-            "a method applies to all of them or to none"
+            f"{len(odd)} of {len(known) + len(odd)} attention modules of {type(model).__name__} cannot be treated"
+            f"{named}; a method applies to all of them or to none"
         )
-    return [site for path, module, layout in known for site in _sites_of(path, module, layout)]
+    yield from known
 
 
 def ffn_sites(model: nn.Module) -> list[Site]:
     """Every feed-forward matrix inside a numbered layer, in the order of the model's modules."""
+    stacked = next((name for name, p in model.named_parameters() if p.ndim == 3 and "experts" in name), None)
+    if stacked:
+        raise OelmError(f"{stacked} holds all experts in one tensor; a method can freeze FFN matrices only")
     return [
         Site(f"{path}.{name}", "ffn", _layer(path), num_heads=1, kind="ffn")
         for path, module in model.named_modules()
-        for cls in type(module).__mro__
-        for name in FFN_LAYOUTS.get(cls.__name__, ())
-        if hasattr(module, name) and place(path)[1] is not None
+        if place(path)[1] is not None
+        for name in next((names for names in FFN if all(is_matrix(module, name) for name in names)), ())
     ]
 
 
@@ -187,37 +219,39 @@ def _layer(path: str) -> int:
 
 
 def _sites_of(path: str, module: nn.Module, layout: Layout) -> list[Site]:
-    for name, parts in layout.fused.items():
-        if not isinstance(getattr(module, name), SplitProjection):
-            setattr(module, name, SplitProjection(getattr(module, name), parts))
     layer = _layer(path)
-    heads = attrgetter(layout.num_heads)(module)
-    key_heads = attrgetter(layout.num_key_heads)(module) if layout.num_key_heads else heads
-    unit = 1.0 if layout.divides_logits else (_rows(module, layout.query) // heads) ** -0.5
+    heads, key_heads = layout.heads(module)
     prefix = f"{path}." if path else ""
+    q_normed, k_normed = (_has_norm(module, role) for role in ("query", "key"))
+    unit = 1.0 if q_normed else _unit(module, layout, heads)
     return [
-        Site(prefix + layout.query, "query", layer, heads, layout.kind, unit),
-        Site(prefix + layout.key, "key", layer, key_heads, layout.kind),
+        Site(prefix + layout.query, "query", layer, heads, layout.kind, unit, q_normed),
+        Site(prefix + layout.key, "key", layer, key_heads, layout.kind, normed=k_normed),
     ]
 
 
-def _layout(path: str, module: nn.Module) -> Layout | None:
-    """By the class or one it derives from (sharding wraps a model's classes in its own)."""
+def _unit(module: nn.Module, layout: Layout, heads: int) -> float:
+    """What makes q·k of unit rows as large as where it is divided by √head_dim; some modules say what they do."""
+    head_dim = int(module.get_submodule(layout.query).out_features) // heads  # type: ignore[arg-type]
+    if not layout.divides_logits:
+        return head_dim**-0.5
+    return head_dim**-0.5 / attrgetter(layout.logit_factor)(module) if layout.logit_factor else 1.0
+
+
+def _has_norm(module: nn.Module, role: str) -> bool:
+    names = [f"{start}_{end}" for start in (role[0], role) for end in ("norm", "layernorm", "layer_norm")]
+    return any(isinstance(getattr(module, name, None), nn.Module) for name in names)
+
+
+def _layout(path: str, module: nn.Module) -> Layout | str | None:
+    """By the class or one it derives from (sharding wraps a model's classes in its own), else by structure."""
+    if isinstance(module, SplitProjection):
+        return None
     held_as = path.rpartition(".")[2]
     for cls in type(module).__mro__:
         for name in (f"{held_as}:{cls.__name__}", cls.__name__):
-            if name in LAYOUTS:
-                return LAYOUTS[name]
-    return None
-
-
-def _has(module: nn.Module, dotted: str) -> bool:
-    try:
-        attrgetter(dotted)(module)
-    except AttributeError:
-        return False
-    return True
-
-
-def _rows(module: nn.Module, projection: str) -> int:
-    return int(module.get_submodule(projection).out_features)  # type: ignore[arg-type]
+            row = LAYOUTS.get(name)
+            # Two classes of the same name (DeBERTa's) may differ in being fused.
+            if row and all(hasattr(module, fused) for fused in row.fused):
+                return row
+    return find_layout(path, module)

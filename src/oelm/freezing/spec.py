@@ -78,12 +78,12 @@ class Part:
 
     def require_shape(self, rows: int, width: int, num_heads: int) -> None:
         """Refuse a projection of a shape that this part cannot have."""
-        if self.projection != "dense" and rows != width:
-            raise OelmError(
-                f"projection {self.projection} needs as many rows as the stream is wide, but here are {rows} rows and "
-                f"width {width} (grouped or resized heads); use a dense projection, e.g. oelm_freeze"
-            )
         head_dim = rows // num_heads
+        if self.projection != "dense" and head_dim > width:
+            raise OelmError(
+                f"projection {self.projection} reads a channel at most once in a head, but a head has {head_dim} rows "
+                f"and the stream is {width} wide; use a dense projection, e.g. pretrained_frozen"
+            )
         if self.projection == "hadamard" and head_dim & (head_dim - 1):
             raise OelmError(f"a hadamard projection needs a head size that is a power of two, not {head_dim}")
         if self.adapters.rank >= min(rows, width):
