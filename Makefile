@@ -39,9 +39,9 @@ format: $(VENV)/installed  ## format the code
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
 benchmark: $(VENV)/installed  ## step time and memory against Hugging Face GPT-2, tokenising against bare tokenizers
-	@$(BIN)/python benchmarks/step_time.py
-	@$(BIN)/python benchmarks/peak_memory.py --length 256 --vocab 4096
-	@$(BIN)/python benchmarks/peak_memory.py --claim
+	@$(BIN)/oelm bench gpt2 gpt2_fused plain baseline oelm_freeze --size medium-512 --batch 4 --length 512 --vocab 4096 --dropout 0.1 \
+	  --return-freed --memory --device cpu
+	@$(BIN)/oelm bench gpt2 baseline --size medium-512 --batch 8 --length 512 --vocab 50257 --rounds 6 --memory --device cpu
 	@$(BIN)/python benchmarks/tokenize_throughput.py
 
 # Timings of a busy machine are worthless: run it when nothing else does.

@@ -204,7 +204,7 @@ def time_arms(folder: Path, data: TaskData, arms: list[str], rounds: int) -> Non
     """
     import torch
 
-    from oelm.bench.interleaved import Step, interleave, ratio
+    from oelm.bench.ratios import Step, interleave, ratio
     from oelm.costs.inspection import model_flops
     from oelm.models.classifiers import build_classifier, encoder_config
     from oelm.training.classification import Classification

@@ -38,6 +38,26 @@ def test_rows_say_ratio_interval_prediction_verdict_and_limit():
     assert "100.0 GFLOP/s (512 × 512 × 512)" in footnotes(RESULT)[1]
 
 
+def test_a_record_from_before_the_sign_test_is_judged_by_its_rounds():
+    rounds = [1.0] * 12
+    seven_of_twelve = [0.9] * 7 + [1.001] * 5  # the median is below 1, but the rounds do not agree
+    old = {**RESULT, "arms": {name: {**arm, "seconds": rounds} for name, arm in RESULT["arms"].items()}}
+    old["arms"]["oelm_freeze"] = {**old["arms"]["oelm_freeze"], "seconds": seven_of_twelve}
+    assert [row[4] for row in times(old)] == ["reference", "no difference", "no difference"]
+    old["arms"]["oelm_freeze"]["seconds"] = [0.9] * 12
+    assert times(old)[1][4] == "faster"
+
+
+def test_measured_memory_stands_beside_the_predicted(tmp_path):
+    held = {"baseline": (2e8, 1.9e8), "oelm_freeze": (1.8e8, 1.8e8), "gpt2": (4e8, None)}
+    arms = {
+        name: {**arm, "memory": dict(zip(("measured_bytes", "predicted_bytes"), held[name], strict=True))}
+        for name, arm in RESULT["arms"].items()
+    }
+    text = markdown({**RESULT, "arms": arms})
+    assert "| gpt2 | 400 MB | – | 2.000 |" in text and "| oelm_freeze | 180 MB | 180 MB | 0.900 |" in text
+
+
 def test_the_folder_has_all_four_files_and_nothing_half_written(tmp_path):
     written = write_bench(RESULT, tmp_path / "deep" / "folder")
     assert sorted(path.name for path in written) == sorted(path.name for path in (tmp_path / "deep/folder").iterdir())

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from oelm.bench.arms import build_arm
-from oelm.bench.footprint import measure
-from oelm.bench.protocol import Shape
+from oelm.bench.measure import Shape
+from oelm.bench.memory import measured_memory
+from oelm.bench.steps import build_arm
 from oelm.costs import memory
 from oelm.costs.inspection import inspect_gpt
 from oelm.models import kernels
@@ -59,7 +59,7 @@ def test_what_is_alive_is_what_the_formula_says(arm, shape, checkpointing):
 
 def test_a_process_holds_what_is_predicted_within_15_percent():
     shape = Shape("tiny", batch=4, length=256, vocab=4096)
-    assert predicted("baseline", shape)["peak_bytes"] == pytest.approx(measure("baseline", shape)["bytes"], rel=0.15)
+    assert predicted("baseline", shape)["peak_bytes"] == pytest.approx(measured_memory("baseline", shape), rel=0.15)
 
 
 def test_freezing_saves_three_numbers_per_frozen_parameter():

@@ -57,14 +57,14 @@ def test_everything_else_trains(config, tmp_path):
 
 
 def test_a_run_that_touches_a_frozen_tensor_fails(config, tmp_path, monkeypatch):
-    original = Trainer._apply_gradients
+    original = Trainer._one_step
 
     def meddle(self):
         with torch.no_grad():
             self.model.blocks[0].attention.query.weight.mul_(0.999)
         return original(self)
 
-    monkeypatch.setattr(Trainer, "_apply_gradients", meddle)
+    monkeypatch.setattr(Trainer, "_one_step", meddle)
     with pytest.raises(FrozenChanged, match="frozen tensors failed verification"):
         train(config(), tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
@@ -145,14 +145,14 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_checkpoi
 @pytest.mark.parametrize("poisoned_step", [4, 12])
 def test_a_gradient_that_is_no_number_never_reaches_the_weights(config, tmp_path, monkeypatch, poisoned_step):
     """Step 4 is a checkpoint step and step 12 the last: the loss of both is still a number."""
-    original = Trainer._apply_gradients
+    clip, steps = torch.nn.utils.clip_grad_norm_, iter(range(1, 100))
 
-    def poison(self):
-        if self.step == poisoned_step:
-            self.model.norm.weight.grad.fill_(float("inf"))
-        return original(self)
+    def poison(trained, limit):
+        if next(steps) == poisoned_step:
+            trained[-1].grad.fill_(float("inf"))
+        return clip(trained, limit)
 
-    monkeypatch.setattr(Trainer, "_apply_gradients", poison)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", poison)
     with pytest.raises(trainer.Diverged, match=f"gradient norm became inf at step {poisoned_step}"):
         train(config(checkpoint_every=2), tmp_path / "run")
     kept = newest_valid(tmp_path / "run" / "checkpoints")

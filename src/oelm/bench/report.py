@@ -4,11 +4,13 @@ import io
 from pathlib import Path
 from typing import Any
 
+from oelm.bench.ratios import RULE, ratio
 from oelm.files import write_atomically, write_json
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 TIMES = ("arm", "step", "ratio [95 %]", "by FLOPs", "verdict", "× limit")
 SHARES = ("arm", *(f"{phase} %" for phase in PHASES))
+MEMORY = ("arm", "peak memory", "predicted", "of the reference")
 LEFT = ("arm", "verdict")
 _SHADES = ("#999933", "#56b4e9", "#0072b2", "#e69f00", "#6a737d")
 
@@ -25,13 +27,20 @@ def write_bench(result: dict[str, Any], folder: Path) -> list[Path]:
 
 def times(result: dict[str, Any]) -> list[list[str]]:
     """One row of text per arm, in the order they were named: the columns of TIMES."""
-    table = []
+    table, base = [], result["arms"][result["reference"]].get("seconds", [])
     for name, arm in result["arms"].items():
         interval = f"{arm['ratio']:.3f} [{arm['low']:.3f}, {arm['high']:.3f}]"
         ratios = ["1", "1"] if name == result["reference"] else [interval, f"{arm['predicted']:.3f}"]
         milliseconds = f"{1000 * arm['median_seconds']:,.1f} ms"
-        table.append([name, milliseconds, *ratios, arm["verdict"], f"{arm['times_limit']:.2f}"])
+        table.append([name, milliseconds, *ratios, _verdict(arm, base), f"{arm['times_limit']:.2f}"])
     return table
+
+
+def _verdict(arm: dict[str, Any], base: list[float]) -> str:
+    """As recorded; of a record from before the sign test, as its rounds say today."""
+    if arm["verdict"] == "reference" or "sign_p" in arm or "seconds" not in arm:
+        return arm["verdict"]
+    return ratio(arm["seconds"], base)["verdict"]
 
 
 def shares(result: dict[str, Any]) -> list[list[str]]:
@@ -40,6 +49,24 @@ def shares(result: dict[str, Any]) -> list[list[str]]:
         [name, *("–" if (share := arm["shares"][phase]) is None else f"{100 * share:.1f}" for phase in PHASES)]
         for name, arm in result["arms"].items()
     ]
+
+
+def memory(result: dict[str, Any]) -> list[list[str]]:
+    """Every arm's measured peak, and the predicted one of our own methods: the columns of MEMORY."""
+    held = {name: arm["memory"] for name, arm in result["arms"].items()}
+    base = held[result["reference"]]["measured_bytes"]
+    megabytes = lambda value: "–" if value is None else f"{value / 1e6:,.0f} MB"  # noqa: E731
+    return [
+        [name, megabytes(m["measured_bytes"]), megabytes(m["predicted_bytes"]), f"{m['measured_bytes'] / base:.3f}"]
+        for name, m in held.items()
+    ]
+
+
+def tables(result: dict[str, Any]) -> list[tuple[tuple[str, ...], list[list[str]]]]:
+    """Header and rows of all there is to show."""
+    measured = all("memory" in arm for arm in result["arms"].values())
+    found = [(TIMES, times(result)), (SHARES, shares(result))]
+    return [*found, (MEMORY, memory(result))] if measured else found
 
 
 def headline(result: dict[str, Any]) -> str:
@@ -57,7 +84,7 @@ def footnotes(result: dict[str, Any]) -> list[str]:
     best = max(result["gemm"]["shapes"], key=lambda row: row["flops_per_second"])
     shape = " × ".join(map(str, best["shape"]))
     return [
-        f"Ratios are to {result['reference']}, taken round by round; an interval that covers 1 is no difference.",
+        f"Ratios are to {result['reference']}, taken round by round. {RULE}.",
         f"Matmul peak of this machine in this run: {best['flops_per_second'] / 1e9:,.1f} GFLOP/s ({shape}). "
         "× limit: the step's median time over its matmul FLOPs at that peak.",
     ]
@@ -69,10 +96,7 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         f"# Step times: {headline(result)}",
         "",
-        *_markdown_table(TIMES, times(result)),
-        "",
-        *_markdown_table(SHARES, shares(result)),
-        "",
+        *(line for header, rows in tables(result) for line in (*_markdown_table(header, rows), "")),
         *(f"- {note}" for note in (*footnotes(result), made)),
         "",
         "![step times](bench.svg)",

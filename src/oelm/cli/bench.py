@@ -27,8 +27,17 @@ def bench(
     dropout: Annotated[
         float, typer.Option(min=0, max=0.99, help="In attention, on the residuals and the embedding, for every arm.")
     ] = 0.0,
-    rounds: Annotated[int, typer.Option(help="Rounds of A-B-…-B-A; two steps of every arm in each.")] = 12,
+    rounds: Annotated[int, typer.Option(help="Rounds; one timed step of every arm in each.")] = 24,
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for every arm, peers too.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Also measure each arm's peak memory, in a process of its own (CPU).")
+    ] = False,
+    keep_freed: Annotated[
+        bool,
+        typer.Option(
+            "--keep-freed/--return-freed", help="Freed memory stays in the process, as in our trainer, or goes back."
+        ),
+    ] = True,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. (default: torch's own choice)")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write bench.json, .md, .svg and .png here.")] = None,
@@ -37,10 +46,12 @@ def bench(
 ) -> None:
     """Time training steps of methods and peers side by side, beside what their FLOPs and this machine allow.
 
-    All arms have one shape and the same made-up batches and take turns in one process (A-B-…-B-A), after a warm-up,
-    with the device synchronised. The table has each step's time, its ratio to the reference with a 95 % interval, the
-    ratio that matmul FLOPs predict, how the time is shared among data, forward, backward and optimizer, and how far the
-    step is above the time its FLOPs would take at the matmul peak measured in the same run.
+    All arms have one shape and the same made-up batches, and take the trainer's own steps in one process, after a
+    warm-up, with the device synchronised. Each round visits every arm once; the order rotates from round to round. The
+    table has each step's time, its ratio to the reference with a 95 % interval, the ratio that matmul FLOPs predict,
+    how the time is shared among data, forward, backward and optimizer, and how far the step is above the time its FLOPs
+    would take at the matmul peak measured in the same run. An arm is called faster or slower only if the interval
+    excludes 1 and a sign test over the rounds agrees (p < 0.05).
 
     Leave the machine alone meanwhile. On all sides: float32, SDPA, AdamW, gradients clipped at 1.
 
@@ -48,8 +59,8 @@ def bench(
     """
     import torch
 
-    from oelm.bench.protocol import Shape
-    from oelm.bench.protocol import bench as measure
+    from oelm.bench.measure import Shape
+    from oelm.bench.measure import bench as measure
     from oelm.bench.report import write_bench
     from oelm.cli.progress import counting_progress
     from oelm.training.setup import choose_device
@@ -62,7 +73,8 @@ def bench(
     if out:
         out.mkdir(parents=True, exist_ok=True)  # minutes of measuring must not be lost to a folder that cannot be made
     with counting_progress(quiet or as_json) as say:
-        result = measure(names, shape, reference=reference, rounds=rounds, compiled=compiled, device=chosen, say=say)
+        how = {"reference": reference, "rounds": rounds, "compiled": compiled, "keep_freed": keep_freed}
+        result = measure(names, shape, device=chosen, memory=memory, say=say, **how)  # type: ignore[arg-type]
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
@@ -80,7 +92,7 @@ def _print(result: dict[str, Any]) -> None:
 
     console = command_console()
     console.print(report.headline(result), style="bold")
-    for header, rows in ((report.TIMES, report.times(result)), (report.SHARES, report.shares(result))):
+    for header, rows in report.tables(result):
         table = Table(box=None, padding=(0, 2, 0, 0))
         for name in header:
             table.add_column(name, justify="left" if name in report.LEFT else "right", no_wrap=True)

@@ -104,11 +104,11 @@ _ROWS = {
 
 
 def _check(as_json: bool) -> None:
-    from oelm.bench.estimate_check import check
+    from oelm.bench.memory import check_estimate
     from oelm.cli.progress import counting_progress
 
     with counting_progress(as_json) as say:
-        found = check(("tiny", "small"), say=say)
+        found = check_estimate(("tiny", "small"), say=say)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return

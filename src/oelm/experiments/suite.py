@@ -91,7 +91,7 @@ def _change(run: PlannedRun) -> str | None:
     return next((change for change in differences if not change.startswith("data.path ")), None)
 
 
-def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 24, say: Say = lambda message: None) -> None:
+def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 48, say: Say = lambda message: None) -> None:
     """Interleaved step times of arms that differ in their method only, kept beside their runs.
 
     They are measured once. A folder that lacks one of its arms gets all times anew: only what was measured together
@@ -171,7 +171,7 @@ def prepare_data(experiment: Experiment, root: Path) -> TokenData:
     return prepare(sources.source_of(recipe, None), root / "data", recipe.tokenizer)
 
 
-def time_arms(experiment: Experiment, root: Path, *, rounds: int = 24) -> dict[str, Any]:
+def time_arms(experiment: Experiment, root: Path, *, rounds: int = 48) -> dict[str, Any]:
     """Interleaved step times of the arms, measured once and kept beside the runs."""
     file = root / STEP_TIME_FILE
     data = TokenData.open(root / "data")
@@ -184,7 +184,7 @@ def time_arms(experiment: Experiment, root: Path, *, rounds: int = 24) -> dict[s
 
 
 def _step_times(arms: Sequence[str], config: RunConfig, data: TokenData, rounds: int) -> dict[str, Any]:
-    from oelm.bench.arms import compare_step_times
+    from oelm.bench.measure import compare_step_times
     from oelm.training.setup import choose_device, model_config
 
     device = choose_device(config.runtime.device, config.training.precision)

@@ -141,12 +141,6 @@ def with_checkpointing(model: nn.Module) -> nn.Module:
     return model
 
 
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Forward passes in the run's precision."""
-    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
-    return torch.autocast(device.type, dtype=dtype, enabled=precision != "fp32")
-
-
 def _open_data(path: Path) -> TokenData:
     """Prepared data whose bytes are those of its manifest; a corpus that takes minutes to hash is trusted by size."""
     size = sum(file.stat().st_size for file in path.glob("*.bin"))

@@ -38,6 +38,7 @@ from oelm.training.optimizer import (
     set_learning_rate,
 )
 from oelm.training.reporting import Progress, Reporter
+from oelm.training.step import TrainingStep, autocast
 from oelm.training.timing import PUBLISHED_WARMUP, StepTimer
 
 log = logging.getLogger("oelm")
@@ -117,7 +118,9 @@ class Trainer:
         self._wrap()
         _no_progress_bars()
         self.optimizer = build_optimizer(self.model, self.settings, self.rates)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "fp16")
+        self.take_step = TrainingStep(
+            self.objective, self.settings, self.device, self.timer, self.world, self._require_number
+        )
         self.reporter = Reporter(parts, folder, self.timer, progress, started)
         if checkpoint is not None:
             self._load_progress(checkpoint)
@@ -208,39 +211,10 @@ class Trainer:
         log.info("step %d: %d parameters frozen from here on", self.step, report.frozen_parameters)
 
     def _one_step(self) -> tuple[float, float, float]:
-        settings, timer = self.settings, self.timer
-        rate = learning_rate(self.step, settings)
+        rate = learning_rate(self.step, self.settings)
         set_learning_rate(self.optimizer, rate, self.step, self.rates)
-        self.compiled.train()
-        self.world.begin(self.step)
-        total = torch.zeros((), device=self.device)
-        with timer.step():
-            for micro in range(settings.accumulation):
-                self.world.share_gradients(now=micro == settings.accumulation - 1)
-                with timer.phase("data"):
-                    batch = self.objective.batch((self.step - 1) * settings.accumulation + micro)
-                with timer.phase("forward"), self._autocast():
-                    loss = self.objective.loss(self.compiled, batch) / settings.accumulation
-                with timer.phase("backward"):
-                    self.scaler.scale(loss).backward()
-                total += loss.detach()
-            with timer.phase("optimizer"):
-                norm = self._apply_gradients()
-            mean_loss = self.world.mean(total).item()
-        self._require_number("the loss", mean_loss)
-        return mean_loss, norm, rate
-
-    def _apply_gradients(self) -> float:
-        self.scaler.unscale_(self.optimizer)
-        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
-        limit = self.settings.grad_clip or math.inf
-        norm = self.world.number(nn.utils.clip_grad_norm_(trained, limit))
-        if not self.scaler.is_enabled():  # the scaler itself skips a step whose gradients overflow
-            self._require_number("the gradient norm", norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
+        loss, norm = self.take_step(self.compiled, self.optimizer, self.step)
+        return loss, norm, rate
 
     def _require_number(self, what: str, value: float) -> None:
         """Stop before anything that is no number reaches the weights or a checkpoint."""
@@ -250,15 +224,12 @@ class Trainer:
         where = f"the checkpoint of step {kept.step} is kept" if kept else "there was no checkpoint yet"
         raise Diverged(f"{what} became {value} at step {self.step}; {where}. Lower max_lr or warm up longer")
 
-    def _autocast(self) -> torch.autocast:
-        return setup.autocast(self.device, self.settings.precision)
-
     @torch.no_grad()
     def _validate(self, whole: bool) -> dict[str, Any]:
         start = time.perf_counter()
         self.model.eval()
         precision = "fp32" if self.settings.eval_precision == "fp32" else self.settings.precision
-        with setup.autocast(self.device, precision):
+        with autocast(self.device, precision):
             # Not the compiled model: validation has batches of other shapes and would be compiled all over again.
             values = self.objective.validate(self.model, whole=whole)
         self.world.settle(self.model)
@@ -311,7 +282,7 @@ class Trainer:
                 "step": self.step,
                 "best": self.best if self.best["step"] else None,
                 **self.reporter.state(),
-                "scaler": self.scaler.state_dict(),
+                "scaler": self.take_step.scaler.state_dict(),
                 "data_fingerprint": self.data.fingerprint,
                 "tokenizer_hash": self.data.tokenizer_hash,
                 "config": self.config.to_dict(),
@@ -342,7 +313,7 @@ class Trainer:
         # The link may not have been moved before the process was killed.
         if self.best["step"] == checkpoint.step and self.world.leads:
             checkpoints.mark_best(checkpoint.path)
-        self.scaler.load_state_dict(state["scaler"])
+        self.take_step.scaler.load_state_dict(state["scaler"])
         load_optimizer_tensors(self.optimizer, checkpoint.tensors("optimizer"))
         self.timer.load(checkpoint.tensors("timing")["steps"])
         self.timer.skip(self.timer.warmup_steps)

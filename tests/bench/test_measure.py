@@ -7,23 +7,25 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from oelm.bench import peak
-from oelm.bench import protocol as bench_module
-from oelm.bench.arms import WARMUP, arm_name, build_arm, compare_step_times
-from oelm.bench.protocol import Shape, bench
+from oelm.bench import machine
+from oelm.bench import measure as bench_module
+from oelm.bench.measure import Shape, bench, compare_step_times
+from oelm.bench.ratios import verdict
+from oelm.bench.steps import WARMUP, arm_name, build_arm
 from oelm.errors import OelmError
 from oelm.training.objectives import LanguageModelling
+from oelm.training.step import TrainingStep
 
 SMALL = Shape("demo", batch=2, length=16, vocab=40)
 
 
 @pytest.fixture(scope="module")
 def result():
-    peak.SECONDS_PER_SHAPE, before = 0.001, peak.SECONDS_PER_SHAPE
+    machine.SECONDS_PER_SHAPE, before = 0.001, machine.SECONDS_PER_SHAPE
     try:
         return bench(["oelm_v2", "gpt2", "bert"], SMALL, reference="baseline", rounds=6)
     finally:
-        peak.SECONDS_PER_SHAPE = before
+        machine.SECONDS_PER_SHAPE = before
 
 
 def test_every_arm_has_its_time_its_ratio_and_its_distance_from_the_limit(result):
@@ -46,12 +48,11 @@ def test_the_prediction_is_the_ratio_of_matmul_flops(result):
     assert predicted["bert"] > 1  # it looks both ways, and its head has one more matrix
 
 
-def test_no_difference_is_said_exactly_when_the_interval_covers_one(result):
+def test_a_verdict_is_what_interval_and_sign_test_say_together(result):
     assert result["arms"]["baseline"]["verdict"] == "reference"
     for name, arm in result["arms"].items():
         if name != "baseline":
-            covers = arm["low"] <= 1 <= arm["high"]
-            assert (arm["verdict"] == "no difference") == covers
+            assert arm["verdict"] == verdict(arm["low"], arm["high"], arm["sign_p"])
 
 
 def test_the_result_is_plain_json_with_its_protocol(result):
@@ -62,17 +63,17 @@ def test_the_result_is_plain_json_with_its_protocol(result):
 
 
 def test_progress_is_told_for_every_step(monkeypatch):
-    monkeypatch.setattr(peak, "SECONDS_PER_SHAPE", 0.001)
+    monkeypatch.setattr(machine, "SECONDS_PER_SHAPE", 0.001)
     told = []
     bench(["baseline"], SMALL, rounds=6, say=lambda *facts: told.append(facts))
-    assert ("timing", 14, 14) in told
+    assert ("timing", 14, 14) in told  # two to warm up, and two in each of six rounds
     assert any("matmul peak" in what for what, _, _ in told)
 
 
 def test_unknown_arms_and_too_few_rounds_are_refused_before_any_work():
     with pytest.raises(OelmError, match="arm 'gtp2' is unknown; did you mean 'gpt2'"):
         bench(["gtp2"], SMALL)
-    with pytest.raises(OelmError, match="2 rounds say nothing"):
+    with pytest.raises(OelmError, match="2 rounds decide nothing"):
         bench(["baseline"], SMALL, rounds=2)
     with pytest.raises(OelmError, match="no arms"):
         bench([], SMALL)
@@ -93,7 +94,7 @@ def test_what_torch_compile_cannot_run_is_one_line():
 def test_compiled_arms_run_the_compiled_model(monkeypatch):
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
-    monkeypatch.setattr(peak, "SECONDS_PER_SHAPE", 0.001)
+    monkeypatch.setattr(machine, "SECONDS_PER_SHAPE", 0.001)
     assert bench(["baseline", "gpt2"], SMALL, rounds=6, compiled=True)["protocol"]["compiled"]
     assert len(compiled) == 2
 
@@ -129,6 +130,32 @@ def test_step_times_beside_runs_leave_out_what_changes_on_the_way():
     assert list(times["arms"]) == ["identity_q"]
 
 
+def test_step_times_beside_runs_keep_every_round_of_every_arm():
+    times = json.loads(json.dumps(compare_step_times(["identity_q"], SMALL.model(), SMALL.settings(), rounds=6)))
+    assert {name: len(values) for name, values in times["seconds"].items()} == {"baseline": 6, "identity_q": 6}
+    arm, pairs = times["arms"]["identity_q"], zip(*times["seconds"].values(), strict=True)
+    assert arm["ratio"] == pytest.approx(np.median([own / base for base, own in pairs]))
+    assert arm["verdict"] == verdict(arm["low"], arm["high"], arm["sign_p"])
+    assert "rotating" in times["protocol"]["order"]
+
+
+def test_the_benchmark_takes_the_trainers_own_steps(monkeypatch):
+    taken, take = [], TrainingStep.__call__
+
+    def watched(self, model, optimizer, step):
+        taken.append(step)
+        return take(self, model, optimizer, step)
+
+    monkeypatch.setattr(TrainingStep, "__call__", watched)
+    compare_step_times([], SMALL.model(), SMALL.settings(), rounds=2)
+    assert taken == [1, 2, 3, 4, 5, 6]
+
+
+def test_memory_is_measured_on_a_cpu_only():
+    with pytest.raises(OelmError, match="--memory measures a CPU process, not cuda"):
+        bench(["baseline"], SMALL, memory=True, device=torch.device("cuda"))
+
+
 def test_step_times_beside_runs_are_measured_as_the_runs_are_trained(monkeypatch):
     forwards = []
     loss = LanguageModelling.loss
@@ -140,8 +167,8 @@ def test_step_times_beside_runs_are_measured_as_the_runs_are_trained(monkeypatch
     monkeypatch.setattr(LanguageModelling, "loss", watched)
     settings = SMALL.settings().model_copy(update={"precision": "bf16", "accumulation": 3, "grad_clip": 0.0})
     times = compare_step_times(["oelm_freeze"], SMALL.model(), settings, rounds=2)
-    steps = 2 * (2 + 2 * WARMUP)
-    assert all(forwards) and len(forwards) % 3 == 0 and len(forwards) >= 3 * steps // 2
+    steps = 2 * WARMUP + 2 * 3  # of two arms, with the one that leads each round in
+    assert all(forwards) and len(forwards) == 3 * steps
     assert (times["protocol"]["precision"], times["protocol"]["accumulation"]) == ("bf16", 3)
 
 
@@ -169,7 +196,7 @@ def test_a_limit_of_zero_does_not_clip():
 
 
 def test_the_fastest_repeat_counts_and_the_best_of_two_measurements():
-    rows = peak.gemm_speeds([(8, 8, 8)], torch.device("cpu"))
+    rows = machine.gemm_speeds([(8, 8, 8)], torch.device("cpu"))
     assert rows[0]["flops_per_second"] > 0
     slow, fast = [{"shape": [1], "flops_per_second": 1.0}], [{"shape": [1], "flops_per_second": 2.0}]
-    assert peak.best_speeds(slow, fast) == peak.best_speeds(fast, slow) == fast
+    assert machine.best_speeds(slow, fast) == machine.best_speeds(fast, slow) == fast

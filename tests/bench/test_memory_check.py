@@ -2,13 +2,13 @@
 
 import pytest
 
-from oelm.bench import estimate_check, peak
+from oelm.bench import machine, memory
 
 
 def test_every_size_is_measured_under_both_methods(monkeypatch):
-    monkeypatch.setattr(peak, "SECONDS_PER_SHAPE", 0.001)
-    monkeypatch.setattr(estimate_check, "measure", lambda arm, shape: {"bytes": 5e6})
-    found = estimate_check.check(["demo"], batch=1)
+    monkeypatch.setattr(machine, "SECONDS_PER_SHAPE", 0.001)
+    monkeypatch.setattr(memory, "measured_memory", lambda arm, shape: 5e6)
+    found = memory.check_estimate(["demo"], batch=1)
     assert [(row["size"], row["method"]) for row in found["rows"]] == [("demo", "baseline"), ("demo", "oelm_freeze")]
     for row in found["rows"]:
         assert row["time_error"] == pytest.approx(row["predicted_seconds"] / row["measured_seconds"] - 1)

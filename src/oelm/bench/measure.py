@@ -1,0 +1,222 @@
+"""The benchmark: any methods and peers of one shape, interleaved, beside what FLOPs and the machine allow.
+
+Untimed warm-up; the device synchronised at both ends of every step; arms in the order of `oelm.bench.ratios`. The
+matmul peak is measured in the same process before and after the steps. `times_limit` is a step's median time over (its
+matmul FLOPs ÷ that peak): 1 would be a step that does nothing but multiply matrices, at the best speed seen.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oelm.bench.machine import best_speeds, gemm_shapes, gemm_speeds
+from oelm.bench.ratios import FEWEST_ROUNDS, INTERVAL, ORDER, RULE, Step, interleave, ratio
+from oelm.bench.steps import WARMUP, TimedArm, arm_name, build_arm
+from oelm.errors import OelmError
+from oelm.freezing.methods import method
+from oelm.models.gpt import GPTConfig
+from oelm.training.config import TrainingSection
+from oelm.training.environment import allow_recompiling, environment, keep_freed_memory
+from oelm.training.timing import PHASES
+
+Say = Callable[[str, int, int], None]
+"""What is being done, and how many of how many steps are."""
+Seconds = dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What all arms of a benchmark have in common."""
+
+    size: str = "tiny"
+    batch: int = 4
+    length: int | None = None
+    """None: as long as the size allows."""
+    vocab: int = 4096
+    dropout: float = 0.0
+
+    def model(self) -> GPTConfig:
+        """The size, with as many positions as the sequences need."""
+        chosen = {} if self.length is None else {"max_seq_len": self.length}
+        return GPTConfig.of_size(self.size, vocab_size=self.vocab, dropout=self.dropout, **chosen)
+
+    def settings(self) -> TrainingSection:
+        return TrainingSection(max_steps=1000, batch_size=self.batch, sequence_length=self.model().max_seq_len)
+
+
+def bench(
+    arms: Sequence[str],
+    shape: Shape,
+    *,
+    reference: str | None = None,
+    rounds: int = 24,
+    compiled: bool = False,
+    device: torch.device | None = None,
+    keep_freed: bool = True,
+    memory: bool = False,
+    say: Say = lambda what, done, total: None,
+) -> dict[str, Any]:
+    """Time the arms side by side; the reference is the first of them unless named. The result is plain JSON.
+
+    `keep_freed` says whether freed memory stays in the process, as our trainer has it, or goes back at the C library's
+    own discretion. `memory` also measures the peak of every arm, in a process of its own.
+    """
+    device = device or torch.device("cpu")
+    names = list(dict.fromkeys(arm_name(name) for name in ([reference, *arms] if reference else arms)))
+    _require(names, rounds, memory, device)
+    config, settings = shape.model(), shape.settings()
+    tokens = shape.batch * config.max_seq_len
+    multiplied = gemm_shapes(tokens, config.d_model, config.d_ff, config.vocab_size)
+    say("measuring the matmul peak", 0, 0)
+    before = gemm_speeds(multiplied, device)
+    how = {"device": device, "compiled": compiled}
+    built, seconds = _timed(names, config, settings, rounds, keep_freed, say, **how)
+    say("measuring the matmul peak again", 0, 0)
+    speeds = best_speeds(before, gemm_speeds(multiplied, device))
+    peak = max(row["flops_per_second"] for row in speeds)
+    compared = _ratios(built, seconds, names[0])
+    result = {
+        "shape": {**asdict(shape), "length": config.max_seq_len},
+        "protocol": {
+            **_protocol(rounds, device, compiled, "fp32"),
+            "warmup_steps": WARMUP,
+            "optimizer": "AdamW, gradients clipped at norm 1",
+            "freed_memory": "kept" if keep_freed else "returned",
+        },
+        "environment": environment(str(device)),
+        "gemm": {"peak_flops_per_second": peak, "shapes": speeds},
+        "reference": names[0],
+        "arms": {name: _facts(built[name], seconds[name], tokens, peak) | compared[name] for name in names},
+    }
+    result["arms"][names[0]]["verdict"] = "reference"
+    if memory:
+        from oelm.bench.memory import memory_of
+
+        for name, facts in result["arms"].items():
+            say(f"measuring the memory of {name}", 0, 0)
+            facts["memory"] = memory_of(name, shape, keep_freed=keep_freed)
+    return result
+
+
+def compare_step_times(
+    methods: Iterable[str],
+    config: GPTConfig,
+    settings: TrainingSection,
+    *,
+    rounds: int,
+    reference: str = "baseline",
+    device: str = "cpu",
+    compiled: bool = False,
+    checkpointing: bool = False,
+) -> dict[str, Any]:
+    """Step-time ratios of methods to the reference, beside the ratio that their FLOPs predict, for step_time.json.
+
+    A method that trains other weights at other steps has no step time of its own and is left out.
+    """
+    length = settings.sequence_length or config.max_seq_len
+    names = [name for name in dict.fromkeys([reference, *methods]) if not method(name).moves]
+    how: dict[str, Any] = {"device": torch.device(device), "compiled": compiled, "checkpointing": checkpointing}
+    built, seconds = _timed(names, config, settings, rounds, keep_freed=True, **how)
+    compared = _ratios(built, seconds, reference)
+    return {
+        "protocol": {
+            **_protocol(rounds, torch.device(device), compiled, settings.precision),
+            "batch": f"{settings.batch_size} × {length} tokens",
+            "accumulation": settings.accumulation,
+            "gradient_checkpointing": checkpointing,
+        },
+        "reference": reference,
+        "reference_median_seconds": compared[reference]["median_seconds"],
+        "arms": {name: facts for name, facts in compared.items() if name != reference},
+        "seconds": {name: [float(value) for value in values] for name, values in seconds.items()},
+    }
+
+
+def _timed(
+    names: Sequence[str],
+    config: GPTConfig,
+    settings: TrainingSection,
+    rounds: int,
+    keep_freed: bool,
+    say: Say = lambda what, done, total: None,
+    **how: Any,
+) -> tuple[dict[str, TimedArm], Seconds]:
+    """The arms, built and timed together."""
+    if how["device"].type == "cpu" and keep_freed:
+        keep_freed_memory()  # as the trainer does
+    if how["compiled"]:
+        allow_recompiling(len(names))  # all of them are versions of one model
+    built = {}
+    for name in names:
+        say(f"building {name}", 0, 0)
+        built[name] = build_arm(name, config, settings, **how)
+    steps = {name: _explained(name, arm.step) if how["compiled"] else arm.step for name, arm in built.items()}
+    what = "compiling, then timing" if how["compiled"] else "timing"
+    return built, interleave(steps, rounds=rounds, warmup=WARMUP, watch=lambda done, total: say(what, done, total))
+
+
+def _ratios(built: dict[str, TimedArm], seconds: Seconds, reference: str) -> dict[str, dict[str, Any]]:
+    """Where every arm stands beside the reference, and where its FLOPs say it should."""
+    flops = {name: arm.flops_per_token for name, arm in built.items()}
+    return {
+        name: {**ratio(values, seconds[reference]), "predicted": flops[name] / flops[reference]}
+        for name, values in seconds.items()
+    }
+
+
+def _protocol(rounds: int, device: torch.device, compiled: bool, precision: str) -> dict[str, Any]:
+    return {
+        "order": ORDER,
+        "rounds": rounds,
+        "interval": INTERVAL,
+        "verdict": RULE,
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "precision": precision,
+        "compiled": compiled,
+    }
+
+
+def _facts(arm: TimedArm, seconds: NDArray[np.float64], tokens: int, peak: float) -> dict[str, Any]:
+    """What one arm does by itself."""
+    flops, median = arm.flops_per_token * tokens, float(np.median(seconds))
+    statistics, parameters = arm.timer.statistics(), list(arm.model.parameters())
+    return {
+        "quartiles_seconds": [float(q) for q in np.percentile(seconds, [25, 75])],
+        "tokens_per_second": tokens / median,
+        "step_flops": flops,
+        "limit_seconds": flops / peak,
+        "times_limit": median * peak / flops,
+        "shares": {name: statistics.get(f"{name}_share") for name in (*PHASES, "other")},
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "seconds": [float(value) for value in seconds],
+    }
+
+
+def _require(names: list[str], rounds: int, memory: bool, device: torch.device) -> None:
+    if not names:
+        raise OelmError("no arms to time; name methods ('oelm methods') or peers (gpt2, bert)")
+    if rounds < FEWEST_ROUNDS:
+        raise OelmError(f"{rounds} rounds decide nothing; use at least {FEWEST_ROUNDS}")
+    if memory and device.type != "cpu":
+        raise OelmError(f"--memory measures a CPU process, not {device}; use --device cpu, or leave --memory out")
+
+
+def _explained(name: str, step: Step) -> Step:
+    """torch.compile fails at the first step, with errors of many types; whoever asked for it needs one line."""
+
+    def guarded() -> object:
+        try:
+            return step()
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise OelmError(
+                f"torch.compile could not run arm {name!r} ({type(error).__name__}: {reason}); leave --compile out"
+            ) from error
+
+    return guarded

@@ -1,0 +1,123 @@
+"""How much memory a training step really takes, beside what `oelm.costs` predicts; `oelm estimate --check` does both.
+
+Measured in a process of its own, because a process seldom gives memory back:
+
+    python -m oelm.bench.memory '{"arm": "baseline", "shape": {"size": "tiny", "batch": 2}}'
+
+What counts is the most that the process ever held, less what it held with all libraries loaded and nothing built.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from oelm.bench.measure import Say, Shape, bench
+from oelm.bench.peers import PEERS
+from oelm.bench.ratios import FEWEST_ROUNDS
+from oelm.bench.steps import PRODUCTS
+from oelm.costs.estimate import Job, Machine, estimate
+from oelm.errors import OelmError
+
+STEPS = 2
+"""The first step makes the optimizer's moments; the second is like all others."""
+CHECKED = ("baseline", "oelm_freeze")
+CHECK_LENGTH, CHECK_VOCABULARY = 128, 4096
+"""Up to 128 tokens a CPU's attention keeps what a GPU's does."""
+UTILISATION = 0.75
+
+
+def memory_of(arm: str, shape: Shape, **options: Any) -> dict[str, float | None]:
+    """Measured peak bytes of an arm's step, and the predicted ones where there is a formula: for our own methods."""
+    ours = arm not in PEERS and arm != PRODUCTS
+    return {
+        "predicted_bytes": predicted_memory(arm, shape)["peak_bytes"] if ours else None,
+        "measured_bytes": measured_memory(arm, shape, **options),
+    }
+
+
+def predicted_memory(arm: str, shape: Shape, checkpointing: bool = False) -> dict[str, Any]:
+    from oelm.costs.inspection import inspect_gpt
+
+    given = {"vocab_size": shape.vocab, "dropout": shape.dropout, "max_seq_len": shape.model().max_seq_len}
+    facts = inspect_gpt(shape.size, arm, batch_size=shape.batch, gradient_checkpointing=checkpointing, **given)
+    return facts["training_memory"]
+
+
+def measured_memory(arm: str, shape: Shape, **options: Any) -> float:
+    """Peak bytes of a few training steps of one arm. Options: `keep_freed`, and those of `build_arm`."""
+    request = json.dumps({"arm": arm, "shape": asdict(shape), **options})
+    command = [sys.executable, "-m", "oelm.bench.memory", request]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["killed, probably for want of memory"]
+        raise OelmError(f"measuring {arm} at {shape} failed: {last[0]}")
+    return float(done.stdout.splitlines()[-1])
+
+
+def _measure_here(arm: str, shape: Shape, keep_freed: bool = True, **options: bool) -> float:
+    import torch
+    import transformers  # noqa: F401 - every arm pays for it, so that only the step differs
+
+    from oelm.bench.steps import build_arm
+    from oelm.training.environment import keep_freed_memory, peak_memory_bytes
+
+    if keep_freed:
+        keep_freed_memory()  # as the trainer does
+    device, little = torch.device("cpu"), Shape("demo", batch=1, length=160, vocab=64)
+    for name in dict.fromkeys(("baseline", arm)):  # libraries allocate what they keep for themselves
+        build_arm(name, little.model(), little.settings(), device=device).step()
+    before = peak_memory_bytes()
+    built = build_arm(arm, shape.model(), shape.settings(), device=device, **options)
+    for _ in range(STEPS):
+        built.step()
+    return peak_memory_bytes() - before
+
+
+def check_estimate(
+    sizes: Sequence[str], *, batch: int = 4, rounds: int = FEWEST_ROUNDS, say: Say = lambda what, done, total: None
+) -> dict[str, Any]:
+    """How wrong the estimator is here: time and memory of every size, predicted with this machine's own speeds."""
+    from oelm.bench.machine import copy_bandwidth
+
+    rows = []
+    for size in sizes:
+        shape = Shape(size, batch, CHECK_LENGTH, CHECK_VOCABULARY)
+        timed = bench(CHECKED, shape, rounds=rounds, say=lambda what, *n, s=size: say(f"{s}: {what}", *n))
+        speed, bandwidth = timed["gemm"]["peak_flops_per_second"], copy_bandwidth()
+        machine = Machine("this", speed, UTILISATION, memory_bandwidth=bandwidth, link_bandwidth=1e9, overlap=0.0)
+        for name in CHECKED:
+            say(f"{size}: measuring the memory of {name}", 0, 0)
+            job = Job(size, name, batch=batch, length=CHECK_LENGTH, precision="fp32", vocab=CHECK_VOCABULARY)
+            rows.append(_row(job, machine, timed["arms"][name]["median_seconds"], measured_memory(name, shape)))
+    return {
+        "length": CHECK_LENGTH,
+        "vocab": CHECK_VOCABULARY,
+        "batch": batch,
+        "utilisation": UTILISATION,
+        "rows": rows,
+        "worst_time_error": max((row["time_error"] for row in rows), key=abs),
+        "worst_memory_error": max((row["memory_error"] for row in rows), key=abs),
+    }
+
+
+def _row(job: Job, machine: Machine, seconds: float, memory: float) -> dict[str, Any]:
+    said = estimate(job, machine)
+    return {
+        "size": job.size,
+        "method": job.method,
+        "predicted_seconds": said["step_seconds"],
+        "measured_seconds": seconds,
+        "time_error": said["step_seconds"] / seconds - 1,
+        "predicted_bytes": said["memory"]["total"],
+        "measured_bytes": memory,
+        "memory_error": said["memory"]["total"] / memory - 1,
+    }
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    print(_measure_here(asked.pop("arm"), Shape(**asked.pop("shape")), **asked))

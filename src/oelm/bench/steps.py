@@ -1,0 +1,122 @@
+"""Training steps ready to be timed: our methods and their peers, of one shape and on the same batches.
+
+A step is the trainer's own (`oelm.training.step`), over made-up tokens through the trainer's own data code.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from oelm.bench.machine import products
+from oelm.bench.peers import PEERS
+from oelm.bench.ratios import Step
+from oelm.costs.inspection import model_flops
+from oelm.data.tokens import TokenData
+from oelm.errors import OelmError, unknown
+from oelm.freezing.apply import freeze
+from oelm.freezing.methods import METHODS, method
+from oelm.models.gpt import GPT, GPTConfig
+from oelm.training.config import TrainingSection
+from oelm.training.objectives import LanguageModelling
+from oelm.training.optimizer import build_optimizer
+from oelm.training.setup import with_checkpointing
+from oelm.training.step import TrainingStep
+from oelm.training.timing import StepTimer
+
+WARMUP = 2
+PRODUCTS = "products"
+"""The arm that does nothing but multiply: our baseline's matrix products."""
+RANDOM_BATCHES = 16
+"""Batches of made-up text before it repeats itself."""
+
+
+@dataclass(frozen=True)
+class TimedArm:
+    """A model with its optimizer and data, and the clock that splits its steps into phases."""
+
+    step: Step
+    timer: StepTimer
+    model: nn.Module
+    flops_per_token: int
+
+
+def arm_name(name: str) -> str:
+    """The full name of a method (also by its alias, or with modifiers) or a peer."""
+    known = [*METHODS, *(alias for row in METHODS.values() for alias in row.aliases), *PEERS, PRODUCTS]
+    if name.partition("+")[0] not in known:
+        raise unknown("arm", name, known)
+    if name in PEERS or name == PRODUCTS:
+        return name
+    found = method(name)
+    if found.moves:
+        raise OelmError(
+            f"arm {name!r} trains other weights at other steps, so it has no step time of its own; "
+            "time what it changes between, e.g. oelm_freeze and baseline"
+        )
+    return found.name
+
+
+def build_arm(
+    name: str,
+    config: GPTConfig,
+    settings: TrainingSection,
+    *,
+    device: torch.device,
+    compiled: bool = False,
+    checkpointing: bool = False,
+) -> TimedArm:
+    """One method on our GPT, or one peer of the same shape, ready to make training steps."""
+    length = settings.sequence_length or config.max_seq_len
+    torch.manual_seed(0)
+    timer = StepTimer(device, WARMUP)
+    if name == PRODUCTS:
+        with torch.device("meta"):
+            twin = GPT(config)  # its FLOPs are those of the products; it has no weights that anybody would count
+        passes = products(config, settings.batch_size, length, device)
+        return TimedArm(_products_step(*passes, timer), timer, nn.Module(), _flops("baseline", twin, config, length))
+    model = (PEERS[name].build(config) if name in PEERS else GPT(config)).to(device)
+    if name not in PEERS:
+        freeze(model, name)
+    if checkpointing:
+        with_checkpointing(getattr(model, "model", model))
+    fused = name not in PEERS or PEERS[name].fused_optimizer
+    optimizer = build_optimizer(model, settings, fused=fused or None)
+    take_step = TrainingStep(random_text(config.vocab_size, length, settings, device), settings, device, timer)
+    called, numbers = cast(nn.Module, torch.compile(model)) if compiled else model, itertools.count(1)
+    step = lambda: take_step(called, optimizer, next(numbers))[0]  # noqa: E731
+    return TimedArm(step, timer, model, _flops(name, model, config, length))
+
+
+def _products_step(forward: Callable[[], None], backward: Callable[[], None], timer: StepTimer) -> Step:
+    def step() -> None:
+        with timer.step():
+            with timer.phase("forward"):
+                forward()
+            with timer.phase("backward"):
+                backward()
+
+    return step
+
+
+def random_text(vocab_size: int, length: int, settings: TrainingSection, device: torch.device) -> LanguageModelling:
+    """The trainer's own objective over made-up tokens: what they say changes no step's time."""
+    count = RANDOM_BATCHES * settings.batch_size * length + 1
+    dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+    tokens = cast(np.memmap, np.random.default_rng(0).integers(vocab_size, size=count, dtype=dtype))
+    data = TokenData(Path("random text"), {}, train=tokens, validation=tokens)
+    return LanguageModelling(data, settings, length=length, seed=0, device=device)
+
+
+def _flops(name: str, model: nn.Module, config: GPTConfig, length: int) -> int:
+    if name not in PEERS:
+        return model_flops(model, sequence_length=length, causal=True).step
+    # On a twin without memory: counting splits GPT-2's fused projection, and it would no longer be GPT-2.
+    with torch.device("meta"):
+        twin = PEERS[name].counted(config)
+    return model_flops(twin, sequence_length=length).step
