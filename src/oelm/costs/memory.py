@@ -37,7 +37,7 @@ LOSS_CHUNK_ROWS = 512
 """Both as in `oelm.models.kernels`, which needs torch; a test compares them."""
 ALLOCATOR_FACTOR = 1.21
 """What the process holds beyond live tensors: holes in the heap. Measured
-(benchmarks/oelm bench --memory): 1.15 to 1.26 without gradient checkpointing; with it the holes weigh more, up to 1.8."""
+(`oelm bench --memory`): 1.15 to 1.26 without gradient checkpointing; with it the holes weigh more, up to 1.8."""
 
 
 class Shape(Protocol):
