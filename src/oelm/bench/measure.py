@@ -79,7 +79,7 @@ def bench(
     speeds = best_speeds(before, gemm_speeds(multiplied, device))
     peak = max(row["flops_per_second"] for row in speeds)
     compared = _ratios(built, seconds, names[0])
-    result = {
+    result: dict[str, Any] = {
         "shape": {**asdict(shape), "length": config.max_seq_len},
         "protocol": {
             **_protocol(rounds, device, compiled, "fp32"),

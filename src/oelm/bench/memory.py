@@ -42,7 +42,11 @@ def memory_of(arm: str, shape: Shape, **options: Any) -> dict[str, float | None]
 def predicted_memory(arm: str, shape: Shape, checkpointing: bool = False) -> dict[str, Any]:
     from oelm.costs.inspection import inspect_gpt
 
-    given = {"vocab_size": shape.vocab, "dropout": shape.dropout, "max_seq_len": shape.model().max_seq_len}
+    given: dict[str, Any] = {
+        "vocab_size": shape.vocab,
+        "dropout": shape.dropout,
+        "max_seq_len": shape.model().max_seq_len,
+    }
     facts = inspect_gpt(shape.size, arm, batch_size=shape.batch, gradient_checkpointing=checkpointing, **given)
     return facts["training_memory"]
 
