@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from oelm.analysis.compare.arms import Arm, Comparison
+from oelm.analysis.compare.record import gap_of, gap_to_plain
 from oelm.analysis.compare.results import require_finished
 from oelm.analysis.compare.statistics import spread
-from oelm.analysis.report.tables import gap_of, gap_to_plain
 from oelm.costs.inspection import inspect_gpt
 from oelm.errors import OelmError
 from oelm.freezing.modifiers import equal_baseline

@@ -33,7 +33,7 @@ def test_a_table_and_the_notes_are_printed(tmp_path):
     for text in (
         "oelm_freeze",
         "undecided",
-        "verified",
+        "the plain one",
         "training.max_lr is 0.001 vs 0.003",
         "k_only-s0 is not finished",
     ):
@@ -45,15 +45,15 @@ def test_narrow_terminals_see_everything(tmp_path, monkeypatch):
     monkeypatch.setattr(console, "command_console", lambda: console.WholeConsole(width=60))
     result = run(tmp_path)
     assert max(map(len, result.stdout.splitlines())) <= 60
-    assert "758,928" in result.stdout
+    assert "[0.944, 0.969]" in result.stdout
 
 
 def test_json_holds_the_same_arms_and_what_was_left_out(tmp_path):
     make_suite(tmp_path, ("baseline", "oelm_freeze"), (0, 1))
     make_run(tmp_path, "k_only", 0, finished=False)
     facts = json.loads(run(tmp_path, tmp_path / "nowhere", "--json").stdout)
-    assert [arm["method"] for arm in facts["arms"]] == ["baseline", "oelm_freeze"]
-    assert facts["arms"][1]["goal"] == "undecided"
+    assert [arm["label"] for arm in facts["arms"]] == ["baseline", "oelm_freeze"]
+    assert facts["arms"][1]["verdict"] == "undecided"
     assert facts["incomplete"] == [str(tmp_path / "k_only-s0")]
     assert facts["skipped"] == [{"path": str(tmp_path / "nowhere"), "reason": "it does not exist"}]
 
@@ -62,7 +62,7 @@ def test_csv_is_written_beside_the_print(tmp_path):
     make_suite(tmp_path / "runs", ("baseline", "oelm_freeze"), (0, 1))
     file = tmp_path / "tables" / "summary.csv"
     assert run(tmp_path / "runs", "--csv", file).exit_code == 0
-    assert [row["method"] for row in csv.DictReader(file.open())] == ["baseline", "oelm_freeze"]
+    assert [row["label"] for row in csv.DictReader(file.open())] == ["baseline", "oelm_freeze"]
 
 
 def test_nothing_to_compare_is_an_error_with_the_way_out(tmp_path):

@@ -11,9 +11,10 @@ from typing import Any
 
 from oelm.analysis.compare.arms import Arm, Comparison, Run
 from oelm.analysis.compare.comparison import place_of
+from oelm.analysis.compare.record import gap_of
 from oelm.analysis.compare.results import Loaded
 from oelm.analysis.compare.statistics import MET, MISSED, UNDECIDED, goal_verdict
-from oelm.analysis.report.tables import gap_of
+from oelm.analysis.compare.times import step_time
 from oelm.runs import FAILED
 
 LANGUAGE_MODELLING, CLASSIFICATION = TASKS = ("lm", "classification")
@@ -161,7 +162,7 @@ def _unfit(arm: Arm) -> str | None:
 
 
 def _evidence(loaded: Loaded, comparison: Comparison, arm: Arm, name: str, budget: float) -> Evidence:
-    time, gap = loaded.step_time(arm), gap_of(arm)
+    time, gap = step_time(arm), gap_of(arm)
     timed = time if time and time.interleaved else None
     assert gap is not None and arm.baseline is not None
     return Evidence(

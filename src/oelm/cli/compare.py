@@ -17,7 +17,8 @@ def compare(
     import json
 
     from oelm.analysis.compare.results import require_finished
-    from oelm.analysis.report.tables import notes, summary_table
+    from oelm.analysis.report.notes import notes
+    from oelm.analysis.report.tables import summary_table
     from oelm.analysis.report.texts import texts
     from oelm.cli.console import command_console
     from oelm.files import write_atomically
@@ -29,7 +30,7 @@ def compare(
         write_atomically(csv, table.csv())
     if as_json:
         facts = {
-            "arms": table.records,
+            "arms": table.facts(),
             "notes": said,
             "incomplete": [str(run.folder.path) for run in loaded.incomplete],
             "skipped": [{"path": str(skipped.path), "reason": skipped.reason} for skipped in loaded.skipped],

@@ -68,8 +68,9 @@ def _write_samples(experiment: "Experiment", out: Path) -> None:
 
 def _conclude(out: Path, as_json: bool) -> None:
     from oelm.analysis.compare.results import load_runs
+    from oelm.analysis.report.notes import notes
     from oelm.analysis.report.page import write_report
-    from oelm.analysis.report.tables import notes, summary_table
+    from oelm.analysis.report.tables import summary_table
     from oelm.analysis.report.texts import texts
     from oelm.cli.console import command_console
 
@@ -77,7 +78,7 @@ def _conclude(out: Path, as_json: bool) -> None:
     table = summary_table(loaded)
     report = write_report(out, out / "report.html", formats=("html",), title="oelm demo")[0]
     if as_json:
-        typer.echo(json.dumps({"table": table.records, "report": str(report)}, indent=2))
+        typer.echo(json.dumps({"table": table.facts(), "report": str(report)}, indent=2))
         return
     console = command_console()
     for part in table.rich(console.width):

@@ -21,7 +21,7 @@ def report(
     lang: Annotated[str, typer.Option("--lang", help="Language of the report: en or zh.")] = "en",
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", help="html, md, pdf, csv, svg or png; may be repeated.", show_default="html and md"),
+        typer.Option("--format", help="html, md, csv, svg or png; may be repeated.", show_default="html and md"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to write it; default: beside the runs.", metavar="DIR")
@@ -32,15 +32,13 @@ def report(
     title: Annotated[str | None, typer.Option("--title", help="Its heading.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:
-    """Report on finished runs: tables, figures, verdicts, settings; html, markdown, PDF, CSV.
+    """Report on finished runs: tables, figures, verdicts, settings; html (which prints), markdown, CSV.
 
     Example: oelm report phase3 --scale mini --lang zh
     """
     import json
 
-    from oelm.analysis.figures.plots import print_language
     from oelm.analysis.report.page import write_report
-    from oelm.analysis.report.texts import texts
     from oelm.errors import OelmError
 
     chosen = tuple(dict.fromkeys(formats or ("html", "md")))
@@ -54,8 +52,6 @@ def report(
         return
     for file in written:
         typer.echo(file)
-    if {"pdf", "png"} & set(chosen) and print_language(lang) != lang:
-        typer.echo(texts("en")("english_in_print"), err=True)
 
 
 def _found(what: str, scale: str, root: Path, lang: str) -> tuple[list[Path], Path]:

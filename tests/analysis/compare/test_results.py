@@ -6,7 +6,7 @@ import pytest
 
 from factory import make_run, make_suite, write_step_times
 from oelm.analysis.compare.results import load_runs, require_finished
-from oelm.analysis.report.tables import notes
+from oelm.analysis.report.notes import notes
 from oelm.analysis.report.texts import texts
 from oelm.errors import OelmError
 from oelm.freezing.methods import method
@@ -110,7 +110,7 @@ def test_arms_trained_with_other_settings_are_flagged(tmp_path):
     make_run(tmp_path, "baseline", max_lr=3e-4, min_lr=3e-5)
     make_run(tmp_path, "oelm_freeze", max_lr=1e-3, min_lr=3e-5)
     assert any(
-        "oelm_freeze is not comparable: training.max_lr is 0.001 vs 0.0003" in line
+        "oelm_freeze is not comparable with baseline: training.max_lr is 0.001 vs 0.0003" in line
         for line in said(load_runs(tmp_path))
     )
 

@@ -10,7 +10,6 @@ from oelm.analysis.figures import pareto
 from oelm.analysis.figures.curves import MOST_LINES, shown
 from oelm.analysis.figures.pareto import Point, frontier
 from oelm.analysis.figures.plots import pictures
-from oelm.analysis.report.tables import summary_table
 
 
 @pytest.fixture
@@ -27,12 +26,12 @@ def test_the_frontier_keeps_what_no_other_beats(arm):
 
 def test_only_step_times_measured_side_by_side_are_drawn(tmp_path):
     loaded = load_runs(make_suite(tmp_path))
-    panels = pareto.costs(loaded.comparisons[0], summary_table(loaded).records)
+    panels = pareto.costs(loaded.comparisons[0])
     assert [point.cost for point in panels["step_time"]] == [1.0, 0.957, 0.962, 0.985]
     assert panels["trainable"][0].cost > panels["trainable"][1].cost
     (tmp_path / "step_time.json").unlink()
     loaded = load_runs(tmp_path)
-    assert list(pareto.costs(loaded.comparisons[0], summary_table(loaded).records)) == ["trainable"]
+    assert list(pareto.costs(loaded.comparisons[0])) == ["trainable"]
 
 
 def test_few_arms_have_no_such_figure(tmp_path):
@@ -48,5 +47,5 @@ def test_of_many_arms_the_baseline_and_the_best_have_curves(tmp_path: Path):
     drawn = shown(comparison)
     assert len(drawn) == MOST_LINES and any(arm.is_baseline for arm in drawn)
     assert f"oelm_freeze+rank={MOST_LINES + 3}" not in {arm.label for arm in drawn}
-    curves, *_ = pictures(load_runs(tmp_path))
+    _, curves, *_ = pictures(load_runs(tmp_path))
     assert f"{MOST_LINES} of {MOST_LINES + 4} arms" in curves.caption

@@ -10,15 +10,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
 from oelm.analysis.compare.statistics import METRICS, Metric
-from oelm.analysis.report.texts import Note
 from oelm.errors import OelmError
 from oelm.freezing.methods import Method, method
 from oelm.runs import FAILED, RunFolder
+
+if TYPE_CHECKING:
+    from oelm.analysis.compare.record import ArmRecord
 
 BASELINE = "baseline"
 RECORDING_KEYS = {
@@ -33,6 +35,14 @@ Rates = dict[float, float]
 
 
 @dataclass(frozen=True)
+class Note:
+    """Something the reader must know: the key of a sentence in `TEXTS` and what to fill in."""
+
+    key: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Run:
     name: str
     """The folder's name, with as many parents as tell it from the other runs."""
@@ -43,7 +53,16 @@ class Run:
     result: dict[str, Any] | None
     environment: dict[str, Any]
     validations: list[dict[str, Any]]
-    clock: list[dict[str, Any]]
+    measured: tuple[dict[str, Any], ...] = ()
+    """Step times of interleaved arms (`step_time.json`), from the folder it lies in and those of its copies."""
+
+    @cached_property
+    def clock(self) -> list[dict[str, Any]]:
+        """Read when somebody asks; a damaged one is none, since it only places curves in time."""
+        try:
+            return [row for row in self.folder.clock() if is_number(row["step"]) and is_number(row["seconds"])]
+        except (OelmError, OSError, ValueError, KeyError, TypeError):
+            return []
 
     @property
     def seed(self) -> int:
@@ -171,9 +190,13 @@ class Arm:
         """The baseline of its baseline, if that has adapters of its own."""
         return self.baseline.plain_baseline or self.baseline if self.baseline else None
 
+    @property
+    def measured(self) -> list[dict[str, Any]]:
+        return [found for run in self.runs for found in run.measured]
+
     def facts(self, key: str) -> list[float]:
         """A number of `result.json` (or of its `final`), from every run that has it."""
-        found = [{**(run.result or {}), **run.final}.get(key) for run in self.runs]
+        found = [{**run.final, **(run.result or {})}.get(key) for run in self.runs]
         return [value for value in found if is_number(value)]
 
 
@@ -185,6 +208,22 @@ class Comparison:
     model: str
     metric: Metric
     arms: list[Arm]
+
+    @cached_property
+    def records(self) -> "list[ArmRecord]":
+        """What is known of every arm, in the order of `arms`."""
+        from oelm.analysis.compare.record import records_of  # which is made of comparisons
+
+        return records_of(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only."""
+        return {
+            "dataset": self.dataset,
+            "model": self.model,
+            "metric": self.metric.name,
+            "arms": [record.to_dict() for record in self.records],
+        }
 
     @property
     def family(self) -> str:
@@ -205,7 +244,16 @@ class Comparison:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def printable(text: str) -> str:
+    """A name of somebody else's without what would steer a terminal or turn the text around.
+
+    >>> printable("a\\x1b[31mb")
+    'a\ufffd[31mb'
+    """
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def _rounded(value: Any) -> Any:

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from oelm.analysis.compare.arms import BASELINE, RATE_KEYS, Arm, Comparison, Rates, Run, canonical
+from oelm.analysis.compare.arms import BASELINE, RATE_KEYS, Arm, Comparison, Note, Rates, Run, canonical, printable
 from oelm.analysis.compare.statistics import Metric, spread
-from oelm.analysis.report.texts import Note
 from oelm.freezing.methods import METHODS
 
 RATE, LOWEST_RATE = RATE_KEYS
@@ -98,7 +97,7 @@ def _comparison(groups: list[list[Run]], sweeps: Sweeps, failed: list[Run]) -> C
     groups.sort(key=lambda runs: order.index(runs[0].method.name) if runs[0].method.name in order else len(order))
     first, metric = groups[0][0], groups[0][0].metric
     data = first.config.get("data") or {}
-    dataset = str((first.result or {}).get("dataset") or Path(str(data.get("path"))).name)
+    dataset = printable(str((first.result or {}).get("dataset") or Path(str(data.get("path"))).name))
     leading = _best_of_sweeps(groups, metric, failed)
     arms: list[Arm] = []
     for runs, rates in leading:
@@ -107,7 +106,7 @@ def _comparison(groups: list[list[Run]], sweeps: Sweeps, failed: list[Run]) -> C
         arms.append(Arm(label, runs, dataset, metric, number=number, rates=dict(sorted(rates.items()))))
     arms = _with_earlier_sweeps(arms, sweeps)
     compared = [_beside_its_baseline(arm, arms) for arm in arms]
-    return Comparison(dataset, _model_name(first), metric, compared)
+    return Comparison(dataset, printable(_model_name(first)), metric, compared)
 
 
 @dataclass
@@ -231,7 +230,7 @@ def _label(runs: list[Run], groups: list[list[Run]]) -> str:
     methods = list(dict.fromkeys(run.method_key for run in others))
     if len(methods) > 1:
         parts.append(f"#{1 + methods.index(runs[0].method_key)}")
-    return f"{name} ({', '.join(parts)})" if parts else name
+    return printable(f"{name} ({', '.join(parts)})" if parts else name)
 
 
 def _model_name(run: Run) -> str:

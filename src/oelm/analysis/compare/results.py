@@ -11,17 +11,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from oelm.analysis.compare.arms import BASELINE, Arm, Comparison, Rates, Run, is_number
+from oelm.analysis.compare.arms import Arm, Comparison, Note, Rates, Run, is_number, printable
 from oelm.analysis.compare.comparison import FAILED as NO_SCORE
-from oelm.analysis.compare.comparison import differences, group_into_comparisons
-from oelm.analysis.report.texts import Note, texts
+from oelm.analysis.compare.comparison import group_into_comparisons
+from oelm.analysis.compare.times import StepTime, checked, step_time
 from oelm.errors import OelmError
 from oelm.runs import DEAD, FINISHED, RunFolder, find_files, find_runs
-
-_STEP_KEYS = {f"training.{key}" for key in ("batch_size", "sequence_length", "accumulation", "precision")}
-"""What decides how much work a step is."""
 
 
 @dataclass(frozen=True)
@@ -31,27 +26,15 @@ class Skipped:
 
     @property
     def reason(self) -> str:
+        from oelm.analysis.report.texts import texts  # the words are the report's
+
         return texts("en").note(self.note)
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """Step time as a multiple of the reference's. Without an interleaved measurement there is no interval."""
-
-    ratio: float
-    low: float | None = None
-    high: float | None = None
-    predicted: float | None = None
-    interleaved: bool = False
-    is_reference: bool = False
 
 
 @dataclass(frozen=True)
 class Loaded:
     runs: list[Run]
     skipped: list[Skipped]
-    step_times: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    """Interleaved measurements (`step_time.json`) by the folder they lie in, beside the runs."""
     samples: dict[str, Any] = field(default_factory=dict)
     sweeps: dict[Path, dict[str, Rates]] = field(default_factory=dict)
     """Learning rates tried before these runs (`sweep.json`), by folder, method and rate: the score reached."""
@@ -73,27 +56,16 @@ class Loaded:
         return [arm for comparison in self.comparisons for arm in comparison.arms]
 
     def step_time(self, arm: Arm) -> StepTime | None:
-        """The interleaved measurement if there is one; else the plain ratio of median step times, marked as such."""
-        for folder in self._folders(arm):
-            measured = self.step_times.get(folder.resolve().parent)
-            if measured and measured["reference"] == arm.method:
-                return StepTime(1.0, interleaved=True, is_reference=True)
-            if measured and arm.method in measured["arms"]:
-                values = {k: measured["arms"][arm.method].get(k) for k in ("ratio", "low", "high", "predicted")}
-                return StepTime(**values, interleaved=True)
-        if arm.is_baseline:
-            return StepTime(1.0, is_reference=True)
-        reference = arm.plain_baseline
-        if reference and any(note.values["key"] in _STEP_KEYS for note in differences(arm, reference)):
-            return None
-        own, base = (a.facts("median_step_time") if a else [] for a in (arm, reference))
-        return StepTime(float(np.median(own) / np.median(base))) if own and base and min(base) > 0 else None
+        return step_time(arm)
 
-    def _folders(self, arm: Arm) -> list[Path]:
-        """Where its runs are, and where those are that were the same and left out."""
-        own = [run.folder.path for run in arm.runs]
-        names = [str(path) for path in own]
-        return [*own, *(skipped.path for skipped in self.skipped if skipped.note.values.get("path") in names)]
+
+def compare(runs: "str | Path | Iterable[str | Path] | Loaded") -> list[Comparison]:
+    """Run folders (or what `load_runs` made of them) as comparisons; each has one typed record per arm.
+
+    >>> [record.label for comparison in compare([]) for record in comparison.records]
+    []
+    """
+    return (runs if isinstance(runs, Loaded) else load_runs(runs)).comparisons
 
 
 def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
@@ -112,9 +84,10 @@ def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
                 runs.setdefault(folder.path.resolve(), _read(folder))
             except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 skipped.append(Skipped(folder.path, Note("skip_unreadable", {"error": _one_line(error)})))
-    kept, repeated = _one_per_seed(_named(list(runs.values())))
     step_times, samples, sweeps = _read_beside(beside, skipped)
-    return Loaded(kept, skipped + repeated, step_times, samples, sweeps)
+    timed = [replace(run, measured=step_times.get(path.parent, ())) for path, run in runs.items()]
+    kept, repeated = _one_per_seed(_named(timed))
+    return Loaded(kept, skipped + repeated, samples, sweeps)
 
 
 def require_finished(paths: str | Path | Iterable[str | Path]) -> Loaded:
@@ -148,7 +121,6 @@ def _read(folder: RunFolder) -> Run:
         result=result,
         environment=folder.environment() or {},
         validations=folder.metrics("validation"),
-        clock=folder.clock(),
     )
     run.method  # noqa: B018 - one that this version does not know, or knows as something else, is refused here
     if result is not None:
@@ -163,26 +135,26 @@ def _named(runs: list[Run]) -> list[Run]:
     depth = 1
     while len({path[-depth:] for path in parts}) < len(parts):
         depth += 1
-    return [replace(run, name="/".join(path[-depth:])) for run, path in zip(runs, parts, strict=True)]
+    return [replace(run, name=printable("/".join(path[-depth:]))) for run, path in zip(runs, parts, strict=True)]
 
 
 def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Skipped]]:
-    """The same computation in two folders is one observation, not two."""
-    first: dict[str, Run] = {}
-    kept, repeated = [], []
+    """The same computation in two folders is one observation, not two; step times beside the copy count."""
+    kept: dict[str, Run] = {}
+    repeated = []
     for run in runs:
-        twin = first.setdefault(f"{run.arm_key} seed {run.seed}", run) if run.result is not None else run
-        if twin is run:
-            kept.append(run)
-        else:
+        key = f"{run.arm_key} seed {run.seed}" if run.result is not None else str(run.folder.path)
+        twin = kept.setdefault(key, run)
+        if twin is not run:
             repeated.append(Skipped(run.folder.path, Note("skip_repeated", {"path": str(twin.folder.path)})))
-    return kept, repeated
+            kept[key] = replace(twin, measured=twin.measured + run.measured)
+    return list(kept.values()), repeated
 
 
 def _read_beside(
     folders: Iterable[Path], skipped: list[Skipped]
-) -> tuple[dict[Path, dict[str, Any]], dict[str, Any], dict[Path, dict[str, Rates]]]:
-    step_times: dict[Path, dict[str, Any]] = {}
+) -> tuple[dict[Path, tuple[dict[str, Any], ...]], dict[str, Any], dict[Path, dict[str, Rates]]]:
+    step_times: dict[Path, tuple[dict[str, Any], ...]] = {}
     samples: dict[str, Any] = {}
     sweeps: dict[Path, dict[str, Rates]] = {}
 
@@ -195,15 +167,8 @@ def _read_beside(
             skipped.append(Skipped(file, Note("skip_unreadable", {"error": _one_line(error)})))
 
     def keep_times(folder: Path, content: Any) -> None:
-        for arm, facts in content["arms"].items():
-            values = [
-                facts["ratio"],
-                *(facts[key] for key in ("low", "high", "predicted") if facts.get(key) is not None),
-            ]
-            if not all(map(is_number, values)):
-                raise OelmError(f"{arm} has a figure that is no number: {values}")
-        if content["arms"]:
-            step_times[folder] = {"reference": BASELINE, **content}
+        if found := checked(content):
+            step_times[folder] = (found,)
 
     def keep_sweep(folder: Path, content: Any) -> None:
         found = {

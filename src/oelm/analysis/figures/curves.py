@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 from oelm.analysis.compare.arms import Arm, Comparison, Run
 from oelm.analysis.figures.marks import goal_value, tag
-from oelm.analysis.figures.style import FAINT, PAPER, look
+from oelm.analysis.figures.style import FAINT, PAPER, Looks
 from oelm.analysis.report.texts import Texts
 
 EARLY = 0.15
@@ -54,8 +54,9 @@ def mean_line(arm: Arm, key: str, clock: bool = False) -> Line | None:
 
 
 def gap_line(arm: Arm) -> Line | None:
-    """The gap to the baseline at every shared step, paired by seed."""
-    key, base = arm.metric.key, {run.seed: run for run in (arm.baseline.runs if arm.baseline else [])}
+    """The gap to the plain baseline at every shared step, paired by seed."""
+    plain = arm.plain_baseline
+    key, base = arm.metric.key, {run.seed: run for run in (plain.runs if plain else [])}
     pairs = [(run, base[run.seed]) for run in arm.runs if run.seed in base]
     pairs = [pair for pair in pairs if all(run.curve(key) for run in pair)]
     steps = _shared_steps([run for pair in pairs for run in pair], key) if pairs else []
@@ -70,9 +71,9 @@ def _shared_steps(runs: Sequence[Run], key: str) -> list[int]:
     return sorted(set.intersection(*(set(run.curve(key)) for run in runs)))
 
 
-def draw_lines(axes: Axes, lines: list[tuple[Arm, Line]]) -> None:
+def draw_lines(axes: Axes, lines: list[tuple[Arm, Line]], looks: Looks) -> None:
     for arm, line in lines:
-        colour, dashes, marker = look(arm)
+        colour, dashes, marker = looks[arm.label]
         every = max(1, len(line.x) // 10)
         axes.plot(
             line.x, line.mean, color=colour, linestyle=dashes, marker=marker, markevery=every, markeredgecolor=PAPER
@@ -81,10 +82,15 @@ def draw_lines(axes: Axes, lines: list[tuple[Arm, Line]]) -> None:
             axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
 
 
+def late_range(lines: list[tuple[Arm, Line]]) -> tuple[float, float]:
+    """Lowest and highest value after the first steps."""
+    late = [v for _, line in lines for v in (*line.low[_late(line)], *line.high[_late(line)])]
+    return min(late), max(late)
+
+
 def frame_values(axes: Axes, comparison: Comparison, lines: list[tuple[Arm, Line]], t: Texts) -> None:
     """Limits that show the end of training; a log scale where the values still span a lot."""
-    late = [v for _, line in lines for v in (*line.low[_late(line)], *line.high[_late(line)])]
-    low, high = min(late), max(late)
+    low, high = late_range(lines)
     floor = math.exp(comparison.true_entropy) if comparison.true_entropy is not None else None
     if floor is not None:
         low = min(low, floor)
@@ -112,8 +118,8 @@ def frame_values(axes: Axes, comparison: Comparison, lines: list[tuple[Arm, Line
 
 
 def frame_gaps(axes: Axes, lines: list[tuple[Arm, Line]], comparison: Comparison) -> None:
-    late = [v for _, line in lines for v in (*line.low[_late(line)], *line.high[_late(line)])]
-    low, high = min([0.0, goal_value(comparison), *late]), max([0.0, goal_value(comparison), *late])
+    seen = [0.0, goal_value(comparison), *late_range(lines)]
+    low, high = min(seen), max(seen)
     axes.set_ylim(low - 0.06 * (high - low), high + 0.08 * (high - low))
 
 
@@ -121,7 +127,7 @@ def _late(line: Line) -> np.ndarray:
     return line.x >= EARLY * line.x[-1]
 
 
-def label_ends(axes: Axes, lines: list[tuple[Arm, Line]], say: Callable[[Arm, float], str]) -> None:
+def label_ends(axes: Axes, lines: list[tuple[Arm, Line]], looks: Looks, say: Callable[[Arm, float], str]) -> None:
     """Names at the ends of the lines instead of a legend, moved apart where they would overlap."""
     low, high = axes.get_ylim()
     scale = math.log if axes.get_yscale() == "log" else float
@@ -129,7 +135,7 @@ def label_ends(axes: Axes, lines: list[tuple[Arm, Line]], say: Callable[[Arm, fl
     place = {id(a): (scale(line.mean[-1]) - scale(low)) / (scale(high) - scale(low)) for a, line in lines}
     spots = _apart([place[id(a)] for a, _ in lines], 12.5 / height)
     for (arm, line), spot in zip(lines, spots, strict=True):
-        colour, _, marker = look(arm)
+        colour, _, marker = looks[arm.label]
         leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3, "alpha": 0.7}
         axes.annotate("", (line.x[-1], line.mean[-1]), (1.035, spot), textcoords="axes fraction", arrowprops=leader)
         axes.plot(1.045, spot, marker=marker, color=colour, transform=axes.transAxes, clip_on=False)

@@ -3,45 +3,40 @@
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from oelm.analysis.compare.arms import Arm
 from oelm.analysis.compare.statistics import Interval
-from oelm.analysis.figures.style import INK, PAPER, look
+from oelm.analysis.figures.style import INK, PAPER, Looks
 
-MANY = 12
-"""Rows beyond which they are sorted by value and stand closer."""
+ROW = 0.34
+"""Inches."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """One row of a figure with intervals."""
 
-    arm: Arm
+    label: str
     value: float
     interval: Interval | None
-    inner: Interval | None
     dots: list[float]
     text: str
     predicted: float | None = None
     hollow: bool = False
 
+    @property
+    def data(self) -> list[object]:
+        ends = [self.interval.low, self.interval.high] if self.interval else []
+        return [self.label, self.value, ends, self.dots, self.predicted, self.hollow]
 
-def forest(entries: list[Entry], marks: list[float]) -> tuple[Figure, Axes]:
+
+def forest(axes: Axes, entries: list[Entry], marks: list[float], looks: Looks) -> None:
     """One row per arm: estimate, interval, seeds, and the numbers at the right."""
-    many = len(entries) > MANY
-    entries = sorted(entries, key=lambda entry: entry.value) if many else entries
-    figure = Figure(figsize=(7.4, 1.35 + (0.28 if many else 0.42) * len(entries)), layout="constrained")
-    axes = figure.subplots()
     low, high = _limits(entries, marks)
     for y, entry in enumerate(entries):
-        colour, _, marker = look(entry.arm)
+        colour, _, marker = looks[entry.label]
         if entry.interval:
             _whisker(axes, y, entry.interval, (low, high), colour)
-        if entry.inner:
-            ends = [entry.inner.low, entry.inner.high]
-            axes.plot(ends, [y, y], color=colour, linewidth=5, alpha=0.3, solid_capstyle="butt")
         if len(entry.dots) > 1:
             axes.plot(entry.dots, [y - 0.24] * len(entry.dots), "o", color=colour, markersize=2.8, alpha=0.7)
         face, edge = (PAPER, colour) if entry.hollow else (colour, PAPER)
@@ -49,14 +44,13 @@ def forest(entries: list[Entry], marks: list[float]) -> tuple[Figure, Axes]:
         if entry.predicted:
             axes.plot(entry.predicted, y, "x", color=INK, markersize=6, markeredgewidth=1.2, zorder=5)
         axes.text(1.02, y, entry.text, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
-    axes.set_yticks(range(len(entries)), [entry.arm.label for entry in entries])
+    axes.set_yticks(range(len(entries)), [entry.label for entry in entries])
     axes.set_ylim(len(entries) - 0.45, -0.6)
     axes.set_xlim(low, high)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
-    return figure, axes
 
 
 def _limits(entries: list[Entry], marks: list[float]) -> tuple[float, float]:

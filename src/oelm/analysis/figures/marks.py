@@ -21,7 +21,7 @@ def goal_value(comparison: Comparison) -> float:
     if not comparison.metric.gap_in_points:
         return GOAL_PERCENT
     base = [arm.scores.values() for arm in comparison.arms if arm.is_baseline]
-    base += [arm.baseline.scores.values() for arm in comparison.arms if arm.baseline]
+    base += [arm.plain_baseline.scores.values() for arm in comparison.arms if arm.plain_baseline]
     mean = float(np.mean(list(base[0]))) if base else 1.0
     return -GOAL_PERCENT / 100 * mean * comparison.metric.scale
 
@@ -37,11 +37,14 @@ def goal_level(comparison: Comparison) -> float | None:
 
 def goal_line(axes: Axes, comparison: Comparison, t: Texts, vertical: bool = False) -> None:
     value = goal_value(comparison)
+    text = t("goal_line")
+    if comparison.metric.gap_in_points:
+        text = t("goal_line_points", points=f"{value:.1f}".replace("-", "−"))
     (axes.axvline if vertical else axes.axhline)(value, color=FAINT, linewidth=1.2, linestyle=(0, (5, 3)))
     if vertical:
-        tag(axes, t("goal_line"), (value, 1.0), ("data", "axes fraction"), (0, 3), "center")
+        tag(axes, text, (value, 1.0), ("data", "axes fraction"), (0, 3), "center")
     else:
-        tag(axes, t("goal_line"), (0.01, value), ("axes fraction", "data"), (0, 3))
+        tag(axes, text, (0.01, value), ("axes fraction", "data"), (0, 3))
 
 
 def tag(

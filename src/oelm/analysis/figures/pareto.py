@@ -11,10 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from oelm.analysis.compare.arms import Arm, Comparison
-from oelm.analysis.compare.comparison import differences
 from oelm.analysis.figures.marks import goal_level, tag
-from oelm.analysis.figures.style import FAINT, PAPER, look
-from oelm.analysis.report.rendering import Record
+from oelm.analysis.figures.style import FAINT, PAPER, Looks
 from oelm.analysis.report.texts import Texts
 
 SPOTS = [(dx, dy) for far in (7, 40, 80, 130) for dy in (5, -14, 18, -27, 31, -40, 48, -57, 70) for dx in (far, -far)]
@@ -45,27 +43,26 @@ def frontier(points: Sequence[Point], higher_is_better: bool) -> list[Point]:
     return best
 
 
-def costs(comparison: Comparison, records: Sequence[Record]) -> dict[str, list[Point]]:
+def costs(comparison: Comparison) -> dict[str, list[Point]]:
     """The points of every panel there is data for: only step times measured side by side, only costs that differ."""
     timed, sized = [], []
-    reference = next((arm for arm in comparison.arms if arm.is_baseline), None)
-    for arm, r in zip(comparison.arms, records, strict=True):
-        if arm.differences or (reference and differences(arm, reference)):
+    for record in comparison.records:
+        if not record.comparable:
             continue
-        score = r["score"] * comparison.metric.scale
-        if r["step_time_interleaved"]:
-            timed.append(Point(arm, r["step_time_ratio"], score, r["step_time_low"], r["step_time_high"]))
-        if r["trainable_parameters"]:
-            sized.append(Point(arm, r["trainable_parameters"], score))
+        score, time = record.score * comparison.metric.scale, record.time
+        if time and time.interleaved:
+            timed.append(Point(record.arm, time.ratio, score, time.low, time.high))
+        if record.costs.trainable:
+            sized.append(Point(record.arm, record.costs.trainable, score))
     panels = {"step_time": timed, "trainable": sized}
     return {name: p for name, p in panels.items() if len(p) >= FEWEST and len({point.cost for point in p}) > 1}
 
 
-def draw(comparison: Comparison, panels: dict[str, list[Point]], t: Texts) -> Figure:
+def draw(comparison: Comparison, panels: dict[str, list[Point]], looks: Looks, t: Texts) -> Figure:
     figure = Figure(figsize=(max(7.4, 4.6 * len(panels) + 1.0), 4.6), layout="constrained")
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (name, points) in zip(grid, panels.items(), strict=True):
-        _panel(axes, comparison, points)
+        _panel(axes, comparison, points, looks)
         axes.set_xlabel(t(f"axis_{name}"))
     if "trainable" in panels:
         grid[-1].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1e6:g}"))
@@ -82,10 +79,10 @@ def draw(comparison: Comparison, panels: dict[str, list[Point]], t: Texts) -> Fi
     return figure
 
 
-def _panel(axes: Axes, comparison: Comparison, points: list[Point]) -> None:
+def _panel(axes: Axes, comparison: Comparison, points: list[Point], looks: Looks) -> None:
     best = frontier(points, comparison.metric.higher_is_better)
     for point in points:
-        colour, _, marker = look(point.arm)
+        colour, _, marker = looks[point.arm.label]
         named = _is_named(point, best, points)
         if point.low is not None and point.high is not None:
             axes.plot([point.low, point.high], [point.score] * 2, color=colour, linewidth=1, alpha=0.5)

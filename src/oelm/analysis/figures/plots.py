@@ -1,20 +1,25 @@
-"""The figures: `pictures(loaded, lang)`.
+"""The figures: `pictures(loaded, lang)`. What a figure shows is known before it is drawn, and drawn when it is saved.
 
-Text stays text in SVG, so that a browser renders Chinese even where matplotlib has no font for it. PNG and PDF need a
-font on this machine; without one they are drawn in English.
+Text stays text in SVG, so that a browser renders Chinese even where matplotlib has no font for it. PNG needs a font on
+this machine; without one it is drawn in English.
 """
 
+import hashlib
 import html
 import io
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from oelm.analysis.compare.arms import Comparison
+from oelm.analysis.compare.arms import Arm, Comparison
+from oelm.analysis.compare.record import ArmRecord
 from oelm.analysis.compare.results import Loaded
 from oelm.analysis.compare.statistics import MET, MISSED, UNDECIDED, Interval
 from oelm.analysis.figures import pareto
@@ -25,17 +30,21 @@ from oelm.analysis.figures.curves import (
     frame_values,
     gap_line,
     label_ends,
+    late_range,
     mean_line,
     shown,
 )
-from oelm.analysis.figures.forest import Entry, forest
+from oelm.analysis.figures.forest import ROW, Entry, forest
 from oelm.analysis.figures.marks import goal_line, goal_value, set_title, token_axis
-from oelm.analysis.figures.style import FAINT, FONT_STACK, GRID, INK, PAPER, cjk_font, page_style
-from oelm.analysis.report.cells import gap_text, step_time_text
-from oelm.analysis.report.rendering import Record
-from oelm.analysis.report.tables import gap_of, summary_table
-from oelm.analysis.report.texts import MOST_LISTED, Texts, texts
-from oelm.runs import folder_name
+from oelm.analysis.figures.style import FAINT, FONT_STACK, GRID, INK, PAPER, Looks, cjk_font, looks, page_style
+from oelm.analysis.report.cells import gap_text, step_time
+from oelm.analysis.report.rendering import FOLD
+from oelm.analysis.report.texts import Texts, texts
+from oelm.analysis.report.words import data_line
+from oelm.files import write_atomically
+
+MOST_ROWS, MOST_PANELS = 16, 6
+"""Of the figure on page one: arms in a panel, and comparisons."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +52,33 @@ class Picture:
     name: str
     title: str
     caption: str
-    figure: Figure
-    texts: Texts
+    data: Any
+    """Everything drawn, as numbers and names: two pictures of equal data are equal."""
+    draw: Callable[[], Figure]
+
+    @cached_property
+    def figure(self) -> Figure:
+        with page_style(self.name):
+            figure = self.draw()
+            # Laid out once: a layout repeated at every save would shift a little, and every file shall show the same.
+            if engine := figure.get_layout_engine():
+                engine.execute(figure)
+            figure.set_layout_engine("none")
+        return figure
+
+    @property
+    def digest(self) -> str:
+        """Of what is drawn; it stands in every file, so that a stale one is found without comparing pixels."""
+        text = json.dumps([self.title, _rounded(self.data)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def svg(self, inline: bool = False) -> str:
         """As a file of its own, or to stand inside an HTML page whose colours it takes."""
         out = io.StringIO()
         with page_style(self.name):
-            nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-            self.figure.savefig(out, format="svg", metadata=nothing, transparent=inline)
+            nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            about = {} if inline else {"Identifier": self.digest}
+            self.figure.savefig(out, format="svg", metadata={**nothing, **about}, transparent=inline)
         text = out.getvalue().replace("'DejaVu Sans'", FONT_STACK)
         if not inline:
             return text
@@ -63,198 +90,191 @@ class Picture:
         return text
 
     def save(self, path: Path) -> None:
-        """SVG, PNG or PDF, by the suffix."""
+        """SVG or PNG, by the suffix; there as a whole or not at all."""
         if path.suffix == ".svg":
-            path.write_text(self.svg(), encoding="utf-8")
-        else:
-            with page_style(self.name):
-                self.figure.savefig(path)
-
-    def add_caption(self) -> None:
-        """For a page where nothing else could say what is drawn."""
-        lines = self.texts.wrap(self.caption, 105)
-        self.figure.set_layout_engine("constrained")
-        width, height = self.figure.get_size_inches()
-        self.figure.set_size_inches(width, height + 0.16 * (len(lines) + 1))
-        self.figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=7.5)
+            write_atomically(path, self.svg())
+            return
+        with page_style(self.name):
+            hidden = path.with_name(f".{path.name}.unfinished")
+            self.figure.savefig(hidden, format="png", metadata={"Software": None, "Identifier": self.digest})
+            hidden.replace(path)
 
 
 def pictures(loaded: Loaded, lang: str = "en") -> list[Picture]:
-    """Every figure the runs have data for, comparison by comparison."""
-    t = texts(lang)
-    records = {id(arm): record for arm, record in zip(loaded.arms, summary_table(loaded).records, strict=True)}
-    drawn = []
+    """Every figure the runs have data for: the gaps of all comparisons, then comparison by comparison."""
+    t, look = texts(lang), looks(loaded.comparisons)
+    drawn = [*_gaps(loaded.comparisons, look, t)]
     for number, comparison in enumerate(loaded.comparisons, 1):
         suffix = f"-{number}" if len(loaded.comparisons) > 1 else ""
-        own = [records[id(arm)] for arm in comparison.arms]
-        for name, draw in _FIGURES.items():
-            with page_style(name):
-                drawing = draw(comparison, own, t)
-                if drawing is None:
-                    continue
-                title, caption, figure = drawing
-                _lay_out(figure)
-            caption.append(_which_runs(comparison, t))
-            drawn.append(Picture(name + suffix, title, t.join(caption), figure, t))
+        for draw in (_curves, _time, _step_times, _pareto):
+            for picture in draw(comparison, look, t):
+                caption = [picture.caption, data_line(comparison, t) or f"{comparison.dataset}, {comparison.model}."]
+                drawn.append(Picture(picture.name + suffix, picture.title, t.join(caption), picture.data, picture.draw))
     return drawn
 
 
-def _which_runs(comparison: Comparison, t: Texts) -> str:
-    """The runs by name; of many arms, what the names end in, since the table of runs has them all."""
-    where = f"{comparison.dataset}, {comparison.model}"
-    if len(comparison.arms) <= MOST_LISTED:
-        return t("figure_runs", where=where, runs=t.listing(_in_short([run.name for run in comparison.runs])))
-    names = ((run.name.rpartition("/")[2], folder_name(arm.method)) for arm in comparison.arms for run in arm.runs)
-    ends = sorted({name.removeprefix(start) for name, start in names})
-    return t("figure_many_runs", where=where, count=len(comparison.arms), ends=t.listing([f"…{end}" for end in ends]))
-
-
-def _in_short(names: list[str]) -> list[str]:
-    """Runs that differ in their last part, mostly the seed, as one: baseline-{0,1,2}."""
-    ends: dict[str, list[str]] = {}
-    for name in names:
-        start, dash, end = name.rpartition("-")
-        ends.setdefault(start + dash, []).append(end)
-    return [f"{start}{{{','.join(found)}}}" if len(found) > 1 else start + found[0] for start, found in ends.items()]
-
-
 def print_language(lang: str) -> str:
-    """The language PNG and PDF can be drawn in on this machine."""
+    """The language a PNG can be drawn in on this machine."""
     return lang if lang == "en" or cjk_font() else "en"
 
 
-# The figures. Each gives its title, its caption and itself, or nothing if there is nothing to draw.
-
-Drawing = tuple[str, list[str], Figure] | None
+# The figures; none where there is nothing to draw.
 
 
-def _curves(comparison: Comparison, records: list[Record], t: Texts) -> Drawing:
-    lines = [(arm, line) for arm in shown(comparison) if (line := mean_line(arm, comparison.metric.key)) is not None]
+def _gaps(comparisons: list[Comparison], look: Looks, t: Texts) -> Iterator[Picture]:
+    """One panel per comparison: the gap to the plain baseline, best first."""
+    panels = [(c, found) for c in comparisons if (found := _ranked(c))][:MOST_PANELS]
+    if not panels:
+        return
+    judged = [record for _, found in panels for record in found]
+    counts = {verdict: sum(r.verdict == verdict for r in judged) for verdict in (MET, MISSED, UNDECIDED)}
+    entries = [[_gap_entry(record, t) for record in found[:MOST_ROWS]] for _, found in panels]
+    caption = [t("caption_gaps")]
+    if sum(map(len, entries)) < sum(r.plain is not None for c in comparisons for r in c.records):
+        caption.append(t("caption_fewer", drawn=sum(map(len, entries)), count=len(judged)))
+    caption += [line for c, _ in panels if (line := data_line(c, t))]
+    title = t("title_gaps", **counts)
+    data = [
+        [c.dataset, c.model, goal_value(c), [e.data for e in rows]]
+        for (c, _), rows in zip(panels, entries, strict=True)
+    ]
+
+    def draw() -> Figure:
+        heights = [ROW * len(rows) + 0.75 for rows in entries]
+        figure = Figure(figsize=(7.6, sum(heights) + 0.6), layout="constrained")
+        grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, (comparison, _), rows in zip(grid, panels, entries, strict=True):
+            forest(axes, rows, [0.0, goal_value(comparison)], look)
+            axes.axvline(0, color=FAINT, linewidth=1)
+            goal_line(axes, comparison, t, vertical=True)
+            axes.set_xlabel(t("axis_gap_points" if comparison.metric.gap_in_points else "axis_gap"))
+            if len(panels) > 1:
+                axes.set_title(f"{comparison.dataset}, {comparison.model}", fontsize=9, pad=18)
+        set_title(figure, title, t)
+        return figure
+
+    yield Picture("gaps", title, t.join(caption), data, draw)
+
+
+def _ranked(comparison: Comparison) -> list[ArmRecord]:
+    found = [record for record in comparison.records if record.plain]
+    return sorted(
+        found, key=lambda r: r.plain.gap.value * (-1 if comparison.metric.higher_is_better else 1) if r.plain else 0
+    )
+
+
+def _gap_entry(record: ArmRecord, t: Texts) -> Entry:
+    assert record.plain is not None
+    gap, comparable = record.plain.gap, record.plain.comparable
+    verdict = f"  {t.word('goal', record.verdict)}" if record.verdict else ""
+    text = gap_text(gap, record.metric, t, comparable).replace(FOLD, " ") + verdict
+    return Entry(record.label, gap.value, gap.t if comparable else None, list(gap.by_seed.values()), text)
+
+
+def _curves(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
+    arms, key = shown(comparison), comparison.metric.key
+    lines = [(arm, line) for arm in arms if (line := mean_line(arm, key)) is not None]
     if not lines:
-        return None
-    gaps = [(arm, line) for arm in shown(comparison) if arm.baseline and (line := gap_line(arm)) is not None]
-    figure = Figure(figsize=(7.4, 6.0 if gaps else 4.2), layout="constrained")
-    grid = figure.subplots(2 if gaps else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2] if gaps else [1])
-    top, bottom = grid[0, 0], grid[-1, 0]
-    title = _curves_title(comparison, records, t)
-    draw_lines(top, lines)
-    frame_values(top, comparison, lines, t)
-    label_ends(top, lines, lambda arm, value: arm.label)
-    set_title(figure, title, t)
-    if gaps:
-        draw_lines(bottom, gaps)
-        bottom.axhline(0, color=FAINT, linewidth=1)
-        goal_line(bottom, comparison, t)
-        bottom.set_ylabel(t("axis_gap_points" if comparison.metric.gap_in_points else "axis_gap"))
-        frame_gaps(bottom, gaps, comparison)
-        label_ends(bottom, gaps, lambda arm, value: f"{value:+.1f}".replace("-", "−"))
-    bottom.set_xlabel(t("axis_steps"))
-    bottom.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-    bottom.set_xlim(0, 1.01 * max(line.x[-1] for _, line in lines))
-    token_axis(top, comparison, t)
-    above = any(line.mean.max() > top.get_ylim()[1] for _, line in lines)
+        return
+    gaps = [(arm, line) for arm in arms if arm.plain_baseline and (line := gap_line(arm)) is not None]
+    title = _curves_title(comparison, t)
+    above = any(line.mean.max() > 1.1 * late_range(lines)[1] for _, line in lines)
     parts = {"caption_curves": True, "caption_lower": bool(gaps), "caption_above": above}
-    return (
-        title,
-        [
-            *(t(key) for key, needed in parts.items() if needed),
-            *_share_note(comparison, t),
-            *_shown_note(comparison, t),
-        ],
-        figure,
-    )
+    caption = [t(key) for key, needed in parts.items() if needed]
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(7.4, 6.0 if gaps else 4.2), layout="constrained")
+        grid = figure.subplots(2 if gaps else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2] if gaps else [1])
+        top, bottom = grid[0, 0], grid[-1, 0]
+        draw_lines(top, lines, look)
+        frame_values(top, comparison, lines, t)
+        label_ends(top, lines, look, lambda arm, value: arm.label)
+        set_title(figure, title, t)
+        if gaps:
+            draw_lines(bottom, gaps, look)
+            bottom.axhline(0, color=FAINT, linewidth=1)
+            goal_line(bottom, comparison, t)
+            bottom.set_ylabel(t("axis_gap_points" if comparison.metric.gap_in_points else "axis_gap"))
+            frame_gaps(bottom, gaps, comparison)
+            label_ends(bottom, gaps, look, lambda arm, value: f"{value:+.1f}".replace("-", "−"))
+        bottom.set_xlabel(t("axis_steps"))
+        bottom.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+        bottom.set_xlim(0, 1.01 * max(line.x[-1] for _, line in lines))
+        token_axis(top, comparison, t)
+        return figure
+
+    caption += [*_share_note(comparison, t), *_shown_note(comparison, t)]
+    yield Picture("learning-curves", title, t.join(caption), [_line_data(lines), _line_data(gaps)], draw)
 
 
-def _time(comparison: Comparison, records: list[Record], t: Texts) -> Drawing:
-    lines = [
-        (arm, line)
-        for arm in shown(comparison)
-        if (line := mean_line(arm, comparison.metric.key, clock=True)) is not None
-    ]
+def _time(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
+    found = [(arm, mean_line(arm, comparison.metric.key, clock=True)) for arm in shown(comparison)]
+    lines = [(arm, line) for arm, line in found if line is not None]
     if not lines:
-        return None
+        return
     longest = max(line.x[-1] for _, line in lines)
-    unit, seconds = next(
-        u for u in (("hours", 3600), ("minutes", 60), ("seconds", 1)) if longest >= 3 * u[1] or u[1] == 1
-    )
+    units = (("hours", 3600), ("minutes", 60), ("seconds", 1))
+    unit, seconds = next(u for u in units if longest >= 3 * u[1] or u[1] == 1)
     lines = [(arm, Line(line.x / seconds, line.mean, line.low, line.high)) for arm, line in lines]
-    figure = Figure(figsize=(7.4, 4.0), layout="constrained")
-    axes = figure.subplots()
     title = t("title_time", metric=t(f"metric_{comparison.metric.name}"))
-    draw_lines(axes, lines)
-    frame_values(axes, comparison, lines, t)
-    axes.set_xlim(0, longest / seconds * 1.01)
-    label_ends(axes, lines, lambda arm, value: arm.label)
-    axes.set_xlabel(t(f"axis_{unit}"))
-    set_title(figure, title, t)
-    return title, [t("caption_time"), *_shown_note(comparison, t)], figure
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(7.4, 4.0), layout="constrained")
+        axes = figure.subplots()
+        draw_lines(axes, lines, look)
+        frame_values(axes, comparison, lines, t)
+        axes.set_xlim(0, longest / seconds * 1.01)
+        label_ends(axes, lines, look, lambda arm, value: arm.label)
+        axes.set_xlabel(t(f"axis_{unit}"))
+        set_title(figure, title, t)
+        return figure
+
+    caption = t.join([t("caption_time"), *_shown_note(comparison, t)])
+    yield Picture("wall-time", title, caption, _line_data(lines), draw)
 
 
-def _gaps(comparison: Comparison, records: list[Record], t: Texts) -> Drawing:
-    rows = [(arm, r, gap) for arm, r in zip(comparison.arms, records, strict=True) if (gap := gap_of(arm)) is not None]
-    if not rows:
-        return None
-    points = comparison.metric.gap_in_points
-    entries = [
-        Entry(arm, gap.value, gap.t, gap.bootstrap, list(gap.by_seed.values()), gap_text(r, t, with_goal=True))
-        for arm, r, gap in rows
-    ]
-    values = [f"{value:+.1f}".replace("-", "−") for value in sorted(gap.value for _, _, gap in rows)]
-    judged = [r for arm, r, _ in rows if arm.made.freezes] or [r for _, r, _ in rows]
-    counts = {verdict: sum(r["goal"] == verdict for r in judged) for verdict in (MET, MISSED, UNDECIDED)}
-    unit, verdict = t("unit_points", value="").strip() if points else "%", t.word("goal", rows[0][1]["goal"])
-    facts = {"low": values[0], "high": values[-1], "unit": unit, "arm": rows[0][0].label, "verdict": verdict, **counts}
-    key = "title_gap" if len(rows) == 1 else "title_gaps" if len(judged) == len(rows) else "title_gaps_some_frozen"
-    title = t(key, **facts)
-    figure, axes = forest(entries, [0.0, goal_value(comparison)])
-    axes.axvline(0, color=FAINT, linewidth=1)
-    goal_line(axes, comparison, t, vertical=True)
-    axes.set_xlabel(t("axis_gap_points" if points else "axis_gap"))
-    set_title(figure, title, t)
-    return title, [t("caption_gaps")], figure
-
-
-def _step_times(comparison: Comparison, records: list[Record], t: Texts) -> Drawing:
+def _step_times(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
     entries = []
-    for arm, r in zip(comparison.arms, records, strict=True):
-        ratio, low, high = (r[f"step_time_{key}"] for key in ("ratio", "low", "high"))
-        if ratio is not None and not arm.is_baseline:
-            interval = None if low is None or high is None else Interval(low, high)
-            text = step_time_text(r, t, with_verdict=True)
-            predicted, hollow = r["step_time_predicted"], not r["step_time_interleaved"]
-            entries.append(Entry(arm, ratio, interval, None, [], text, predicted, hollow))
+    for record in comparison.records:
+        if (time := record.time) and not time.is_reference:
+            interval = None if time.low is None or time.high is None else Interval(time.low, time.high)
+            text = step_time(record, t, with_verdict=True)
+            entries.append(Entry(record.label, time.ratio, interval, [], text, time.predicted, not time.interleaved))
     if all(entry.hollow for entry in entries):  # times of separate runs are no measurement
-        return None
+        return
     ratios = [f"{ratio:.2f}" for ratio in sorted(entry.value for entry in entries)]
     key = "title_step_times" if len(entries) > 1 else "title_step_time"
-    title = t(key, low=ratios[0], high=ratios[-1], arm=entries[0].arm.label)
-    figure, axes = forest(entries, [1.0])
-    axes.axvline(1, color=FAINT, linewidth=1)
-    axes.set_xlabel(t("axis_step_time"))
-    set_title(figure, title, t)
+    title = t(key, low=ratios[0], high=ratios[-1], arm=entries[0].label)
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(7.4, 1.35 + ROW * len(entries)), layout="constrained")
+        axes = figure.subplots()
+        forest(axes, entries, [1.0], look)
+        axes.axvline(1, color=FAINT, linewidth=1)
+        axes.set_xlabel(t("axis_step_time"))
+        set_title(figure, title, t)
+        return figure
+
     crosses = [t("caption_predicted")] if any(entry.predicted for entry in entries) else []
-    return title, [t("caption_step_times"), *crosses], figure
+    caption = t.join([t("caption_step_times"), *crosses])
+    yield Picture("step-times", title, caption, [entry.data for entry in entries], draw)
 
 
-def _pareto(comparison: Comparison, records: list[Record], t: Texts) -> Drawing:
-    panels = pareto.costs(comparison, records)
+def _pareto(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
+    panels = pareto.costs(comparison)
     if not panels:
-        return None
+        return
     points = next(iter(panels.values()))
     best = [point.arm.label for point in pareto.frontier(points, comparison.metric.higher_is_better)]
     title = t(f"title_pareto_{next(iter(panels))}", arms=t.listing(best))
-    figure = pareto.draw(comparison, panels, t)
-    set_title(figure, title, t)
-    return title, [t("caption_pareto")], figure
 
+    def draw() -> Figure:
+        figure = pareto.draw(comparison, panels, look, t)
+        set_title(figure, title, t)
+        return figure
 
-_FIGURES: dict[str, Callable[[Comparison, list[Record], Texts], Drawing]] = {
-    "learning-curves": _curves,
-    "gaps": _gaps,
-    "wall-time": _time,
-    "step-times": _step_times,
-    "pareto": _pareto,
-}
+    data = {k: [[p.arm.label, p.cost, p.score, p.low, p.high] for p in found] for k, found in panels.items()}
+    yield Picture("pareto", title, t("caption_pareto"), data, draw)
 
 
 def _share_note(comparison: Comparison, t: Texts) -> list[str]:
@@ -267,21 +287,26 @@ def _shown_note(comparison: Comparison, t: Texts) -> list[str]:
     return [t("caption_shown", drawn=drawn, count=len(comparison.arms))] if drawn < len(comparison.arms) else []
 
 
-def _curves_title(comparison: Comparison, records: list[Record], t: Texts) -> str:
-    ranked = sorted(records, key=lambda r: r["score"])
+def _curves_title(comparison: Comparison, t: Texts) -> str:
+    ranked = sorted(comparison.records, key=lambda r: r.score)
     name = t(f"metric_{comparison.metric.name}")
     steps = sorted({run.step for run in comparison.runs})
     shown_steps = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,}–{steps[-1]:,}"
     values = {"metric": name[0].upper() + name[1:], "steps": shown_steps}
-    first, last = (f"{comparison.metric.show(r['score'])} ({r['method']})" for r in (ranked[0], ranked[-1]))
+    first, last = (f"{comparison.metric.show(r.score)} ({r.label})" for r in (ranked[0], ranked[-1]))
     if len(ranked) == 1:
         return t("title_curve", **values, only=first)
     return t("title_curves", **values, low=first, high=last)
 
 
-def _lay_out(figure: Figure) -> None:
-    """Once and for all: a layout repeated at every save would shift a little, and every file shall show the same."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-    figure.set_layout_engine("none")
+def _line_data(lines: list[tuple[Arm, Line]]) -> list[Any]:
+    return [[arm.label, *(getattr(line, k).tolist() for k in ("x", "mean", "low", "high"))] for arm, line in lines]
+
+
+def _rounded(value: Any) -> Any:
+    """Five digits: another machine's last bit makes no other picture."""
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(inner) for inner in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value

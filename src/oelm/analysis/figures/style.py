@@ -1,23 +1,29 @@
-"""How every figure looks: colours, lines, markers, fonts. Colour, line and marker belong to a method."""
+"""How every figure looks: colours, lines, markers, fonts. No two arms of a comparison look alike."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import matplotlib
 from matplotlib import font_manager
-from matplotlib.colors import to_hex, to_rgb
 
-from oelm.analysis.compare.arms import Arm
-from oelm.freezing.methods import METHODS
+from oelm.analysis.compare.arms import Comparison
 
 INK, FAINT, GRID, PAPER = "#1f2328", "#6a737d", "#e3e6ea", "#ffffff"
 """Stand-ins that an HTML page replaces by its own colours, so that figures follow light and dark mode."""
-PALETTE = (INK, "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7570b3", "#44aa99", "#999933")
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7570b3", "#44aa99", "#999933")
 LINES: tuple[Any, ...] = ("-", (0, (7, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (2, 1)), (0, (7, 1.5, 1, 1.5, 1, 1.5)))
-MARKERS = "osD^vhp<>8"
+MARKERS = "sD^vhp<>8P"
+Look = tuple[str, Any, str]
+Looks = dict[str, Look]
+BASELINE_LOOK: Look = (INK, "-", "o")
+CANDIDATES: tuple[Look, ...] = tuple(
+    (PALETTE[i % len(PALETTE)], LINES[(i + i // len(PALETTE)) % len(LINES)], MARKERS[i % len(MARKERS)])
+    for i in range(len(PALETTE) * len(MARKERS))
+)
+"""Neighbours differ in all three; the number of colours and that of markers share no factor, so no pair comes twice."""
 CJK_FONTS = (
     "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "PingFang SC", "Hiragino Sans GB",
     "Microsoft YaHei", "SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Heiti SC", "Arial Unicode MS",
@@ -49,7 +55,6 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
     "svg.fonttype": "none",
-    "pdf.fonttype": 42,
     "text.parse_math": False,
     "savefig.dpi": 200,
 }
@@ -64,15 +69,22 @@ def page_style(salt: str = "page") -> Iterator[None]:
         yield
 
 
-def look(arm: Arm) -> tuple[str, Any, str]:
-    """Colour, line and marker by method; a second arm of the same method is paler and has the next line."""
-    names = list(METHODS)
-    i = names.index(arm.method) if arm.method in names else len(names) + sum(arm.method.encode()) % len(PALETTE)
-    colour = PALETTE[i % len(PALETTE)]
-    if arm.number:
-        share = 0.6 ** min(arm.number, 2)
-        colour = to_hex(tuple(share * part + (1 - share) * 0.7 for part in to_rgb(colour)))  # type: ignore[arg-type]
-    return colour, LINES[(i + arm.number) % len(LINES)], MARKERS[(i + arm.number) % len(MARKERS)]
+def looks(comparisons: Sequence[Comparison]) -> Looks:
+    """Colour, line and marker by label: no two arms of a comparison alike, an arm the same everywhere if possible."""
+    found: Looks = {}
+    for comparison in comparisons:
+        here = {arm.label for arm in comparison.arms}
+        for arm in comparison.arms:
+            if arm.is_baseline and not arm.number:
+                found[arm.label] = BASELINE_LOOK
+            taken = {found[label] for label in here & found.keys()}
+            if arm.label in found and list(map(found.get, here)).count(found[arm.label]) == 1:
+                continue
+            free = [look for look in CANDIDATES if look not in taken] or list(CANDIDATES)
+            unused = [look for look in free if look not in found.values()] or free
+            colours = {colour for colour, _, _ in taken}
+            found[arm.label] = next((look for look in unused if look[0] not in colours), unused[0])
+    return found
 
 
 @cache

@@ -2,90 +2,138 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
-from oelm.analysis.compare.statistics import METRICS, NO_DIFFERENCE, Metric
-from oelm.analysis.report.rendering import FOLD, Record
+from oelm.analysis.compare.arms import printable
+from oelm.analysis.compare.record import ArmRecord, Opponent
+from oelm.analysis.compare.statistics import METRICS, NO_DIFFERENCE, UNDECIDED, Gap, Interval, Metric
+from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import NONE, Texts
 
-
-def text_cell(key: str) -> Callable[[Record, Texts], str]:
-    return lambda record, t: NONE if record.get(key) is None else str(record[key])
+# Of dictionaries
 
 
-def word_cell(key: str, prefix: str) -> Callable[[Record, Texts], str]:
+def text_cell(key: str) -> Callable[[dict[str, Any], Texts], str]:
+    return lambda record, t: NONE if record.get(key) is None else printable(str(record[key]))
+
+
+def word_cell(key: str, prefix: str) -> Callable[[dict[str, Any], Texts], str]:
     """A word of ours (a verdict, a state), in the reader's language."""
     return lambda record, t: NONE if record.get(key) is None else t.word(prefix, record[key])
 
 
-def number_cell(key: str, spec: str) -> Callable[[Record, Texts], str]:
+def number_cell(key: str, spec: str) -> Callable[[dict[str, Any], Texts], str]:
     return lambda record, t: NONE if record.get(key) is None else format(record[key], spec)
 
 
-def bytes_cell(key: str) -> Callable[[Record, Texts], str]:
-    return lambda record, t: NONE if record.get(key) is None else f"{record[key] / 2**20:,.1f} MiB"
-
-
-def score_cell(key: str) -> Callable[[Record, Texts], str]:
-    def cell(record: Record, t: Texts) -> str:
+def score_cell(key: str) -> Callable[[dict[str, Any], Texts], str]:
+    def cell(record: dict[str, Any], t: Texts) -> str:
         value = record.get(key)
         if value is None:
             return NONE
-        return t.word("state", "failed") if math.isnan(value) else metric_of(record).show(value)
+        metric = next(metric for metric in METRICS if metric.name == record["metric"])
+        return t.word("state", "failed") if math.isnan(value) else metric.show(value)
 
     return cell
 
 
-def score_text(record: Record, t: Texts) -> str:
-    metric, std = metric_of(record), record["score_std"]
-    mean = metric.show(record["score"])
+# Of arms
+
+
+def cost(name: str, spec: str) -> Callable[[ArmRecord, Texts], str]:
+    return lambda record, t: NONE if (value := getattr(record.costs, name)) is None else format(value, spec)
+
+
+def bytes_cell(name: str) -> Callable[[ArmRecord, Texts], str]:
+    return lambda r, t: NONE if (value := getattr(r.costs, name)) is None else f"{value / 2**20:,.1f} MiB"
+
+
+def score(record: ArmRecord, t: Texts) -> str:
+    """Mean ± standard deviation, and in brackets the number of seeds."""
+    metric, std = record.metric, record.score_std
+    mean, count = metric.show(record.score), f"{FOLD}({len(record.seeds)})"
     if std is None:
-        return mean
+        return mean + count
     digits = len(mean.removesuffix(metric.suffix).partition(".")[2])
     if std > 0:  # never ± 0.0 for what is not zero
         digits = max(digits, min(6, -math.floor(math.log10(std * metric.scale))))
-    return f"{mean.removesuffix(metric.suffix)} ± {std * metric.scale:.{digits}f}{metric.suffix}"
+    return f"{mean.removesuffix(metric.suffix)} ± {std * metric.scale:.{digits}f}{metric.suffix}{count}"
 
 
-def gap_text(record: Record, t: Texts, with_goal: bool = False) -> str:
-    if record["gap"] is None:
+def gap_text(gap: Gap, metric: Metric, t: Texts, comparable: bool = True) -> str:
+    """A gap that is not the method's alone has a star and no interval, which would say more than is known."""
+    unit = "points" if metric.gap_in_points else "percent"
+    value = t(f"unit_{unit}", value=f"{gap.value:+.1f}").replace("-", "−")
+    return value + (_interval(gap.t) if comparable else " *")
+
+
+def plain_gap(record: ArmRecord, t: Texts) -> str:
+    return _against(record.plain, record, t) if record.plain else t("is_baseline") if record.is_baseline else NONE
+
+
+def equal_gap(record: ArmRecord, t: Texts) -> str:
+    """The gap and its opponent; that it is the plain baseline, or that there is none, is said."""
+    if record.equal:
+        return f"{_against(record.equal, record, t)}{FOLD}{t('against', baseline=record.equal.label)}"
+    if record.lacks_equal:
+        return t("equal_missing")
+    return NONE if record.is_trained or not record.plain else t("equal_is_plain")
+
+
+def verdict(record: ArmRecord, t: Texts) -> str:
+    if record.verdict is None:
         return NONE
-    value = t(f"unit_{record['gap_unit']}", value=f"{record['gap']:+.1f}").replace("-", "−")
-    text = value + ("" if record["comparable"] else " *") + _interval(record["gap_low"], record["gap_high"], "+.1f")
-    return f"{text}  {t.word('goal', record['goal'])}".replace(FOLD, " ") if with_goal else text
+    word = t.word("goal", record.verdict)
+    if record.verdict != UNDECIDED:
+        return word
+    if record.more_seeds:
+        return word + FOLD + t("more_seeds", count=record.more_seeds)
+    single = any(len(opponent.gap.by_seed) < 2 for opponent in record.opponents)
+    return word + (FOLD + t("second_seed") if single else "")
 
 
-def plain_gap_text(record: Record, t: Texts) -> str:
-    if record["gap_plain"] is None:
-        return NONE
-    value = t(f"unit_{record['gap_unit']}", value=f"{record['gap_plain']:+.1f}").replace("-", "−")
-    return value + _interval(record["gap_plain_low"], record["gap_plain_high"], "+.1f")
+def close(record: ArmRecord, t: Texts) -> str:
+    return NONE if record.close is None else t.word("goal", record.close)
 
 
-def bootstrap_text(record: Record, t: Texts) -> str:
-    return _interval(record["gap_bootstrap_low"], record["gap_bootstrap_high"], "+.1f").strip() or NONE
+def paired_seeds(record: ArmRecord, t: Texts) -> str:
+    return FOLD.join(str(len(opponent.gap.by_seed)) for opponent in record.opponents)
 
 
-def step_time_text(record: Record, t: Texts, with_verdict: bool = False) -> str:
+def correlation(record: ArmRecord, t: Texts) -> str:
+    found = [opponent.gap.correlation for opponent in record.opponents]
+    return FOLD.join(NONE if value is None else f"{value:+.2f}".replace("-", "−") for value in found)
+
+
+def unpaired(record: ArmRecord, t: Texts) -> str:
+    return FOLD.join(_interval(opponent.gap.unpaired).strip() or NONE for opponent in record.opponents)
+
+
+def step_time(record: ArmRecord, t: Texts, with_verdict: bool = False) -> str:
     """Only what is surprising has a word in a table; a figure has room for all."""
-    ratio, verdict = record["step_time_ratio"], record["step_time_verdict"]
-    if ratio is None:
+    time = record.time
+    if time is None:
         return NONE
-    if not record["step_time_interleaved"]:
-        text = "1" if record["is_baseline"] else f"{ratio:.2f}{FOLD}({t('not_interleaved').replace(' ', FOLD)})"
-    else:
-        text = f"{ratio:.3f}" + _interval(record["step_time_low"], record["step_time_high"], ".3f")
-        if verdict == NO_DIFFERENCE or (verdict and with_verdict):
-            text += f"{FOLD}{t.word('speed', verdict)}"
+    if not time.interleaved:
+        return "1" if time.is_reference else f"{time.ratio:.2f}{FOLD}({t('not_interleaved')})"
+    interval = Interval(time.low, time.high) if time.low is not None and time.high is not None else None
+    text = f"{time.ratio:.3f}" + _interval(interval, ".3f")
+    if time.verdict == NO_DIFFERENCE or (time.verdict and with_verdict):
+        text += f"{FOLD}{t.word('speed', time.verdict)}"
     return text.replace(FOLD, " ") if with_verdict else text
 
 
-def audit_text(record: Record, t: Texts) -> str:
-    return t.word("frozen", record["frozen_check"]).replace(" ", FOLD)
+def step_seconds(record: ArmRecord, t: Texts) -> str:
+    return NONE if record.time is None or record.time.seconds is None else f"{record.time.seconds:.4g}"
 
 
-def metric_of(record: Record) -> Metric:
-    return next(metric for metric in METRICS if metric.name == record["metric"])
+def flops(record: ArmRecord, t: Texts) -> str:
+    return NONE if record.costs.flops_ratio is None else f"{record.costs.flops_ratio:.3f}"
 
 
-def _interval(low: float | None, high: float | None, spec: str) -> str:
-    return "" if low is None or high is None else f"{FOLD}[{low:{spec}}, {high:{spec}}]".replace("-", "−")
+def _against(opponent: Opponent, record: ArmRecord, t: Texts) -> str:
+    return gap_text(opponent.gap, record.metric, t, opponent.comparable)
+
+
+def _interval(interval: Interval | None, spec: str = "+.1f") -> str:
+    return f"{FOLD}[{interval.low:{spec}}, {interval.high:{spec}}]".replace("-", "−") if interval else ""

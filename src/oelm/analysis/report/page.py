@@ -1,31 +1,31 @@
 """One self-contained page about a folder of runs: `write_report("runs/demo", "runs/demo")`.
 
-The page fetches nothing, follows light and dark mode, and prints. The same content goes to markdown, PDF and CSV.
+Page one decides: the verdict in at most five lines, one figure, one table; the rest folds away below. The page fetches
+nothing, follows light and dark mode, and prints. The same content goes to markdown and CSV.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-import oelm
 from oelm.analysis.compare.arms import Arm, flatten
 from oelm.analysis.compare.results import Loaded, require_finished
 from oelm.analysis.figures.plots import Picture, pictures, print_language
-from oelm.analysis.figures.style import GRID, PAPER, page_style
-from oelm.analysis.report.rendering import FOLD, Table
-from oelm.analysis.report.tables import all_tables, notes
+from oelm.analysis.report.notes import notes
+from oelm.analysis.report.rendering import FOLD, Table, escape_markdown
+from oelm.analysis.report.tables import all_tables
 from oelm.analysis.report.texts import MOST_LISTED, texts
-from oelm.analysis.report.words import paragraph
-from oelm.errors import unknown
+from oelm.analysis.report.words import verdict_lines
+from oelm.errors import OelmError, unknown
 from oelm.files import write_atomically
 
-FORMATS = ("html", "md", "pdf", "csv", "svg", "png")
+FORMATS = ("html", "md", "csv", "svg", "png")
 Samples = Mapping[str, "str | Mapping[str, str]"]
 
 
@@ -44,11 +44,13 @@ def write_report(
     tables to `csv/` (or `csv_dir`). `samples` are texts by method; else `samples.json` beside the runs is used.
     """
     for name in formats:
+        if name == "pdf":
+            raise OelmError("a report is no longer written as pdf; write html and print that page")
         if name not in FORMATS:
             raise unknown("format", name, FORMATS)
     content = Content(require_finished(runs_root), lang, title, samples)
     out = Path(out)
-    whole = out.suffix in (".html", ".md", ".pdf")
+    whole = out.suffix in (".html", ".md")
     folder, stem = (out.parent, out.stem) if whole else (out, "report" if lang == "en" else f"report.{lang}")
     folder.mkdir(parents=True, exist_ok=True)
     # Another report in the same folder keeps its figures and tables.
@@ -57,16 +59,15 @@ def write_report(
     content.figures = f"{prefix}figures"
     written: list[Path] = []
     if "html" in formats:
-        written.append(_write(folder / f"{stem}.html", content.render("report.html.j2")))
+        written.append(_write(folder / f"{stem}.html", content.html()))
     if "md" in formats:
         written.append(_write(folder / f"{stem}.md", content.render("report.md.j2")))
-    if "pdf" in formats:
-        written.append(_write_pdf(content.for_print(), folder / f"{stem}.pdf"))
     if "md" in formats or "svg" in formats:
         written += _save(content.pictures, folder / content.figures, f"{content.suffix}.svg")
     if "png" in formats:
-        printed = content.for_print()
-        written += _save(printed.pictures, folder / content.figures, f"{printed.suffix}.png")
+        drawable = print_language(lang)
+        drawn = content.pictures if drawable == lang else pictures(content.loaded, drawable)
+        written += _save(drawn, folder / content.figures, ".png" if drawable == "en" else f".{drawable}.png")
     if "csv" in formats or csv_dir:
         written += _write_csv(content.tables, Path(csv_dir or folder / f"{prefix}csv"))
     return written
@@ -77,7 +78,7 @@ class Content:
 
     def __init__(self, loaded: Loaded, lang: str, title: str | None = None, samples: Samples | None = None) -> None:
         self.loaded, self.lang, self.texts = loaded, lang, texts(lang)
-        self.given_title, self.given_samples = title, samples
+        self.given_samples = samples
         datasets = list(dict.fromkeys(comparison.dataset for comparison in loaded.comparisons))
         self.title = title or self.texts("title", datasets=self.texts.listing(datasets))
         self.tables = all_tables(loaded, lang)
@@ -89,15 +90,20 @@ class Content:
     def pictures(self) -> list[Picture]:
         return pictures(self.loaded, self.lang)
 
-    def for_print(self) -> "Content":
-        """The same, drawn afresh, in a language that can be drawn here; says so if that is not the one asked for."""
-        lang = print_language(self.lang)
-        content = Content(self.loaded, lang, self.given_title, self.given_samples)
-        if lang != self.lang:
-            content.caveats.append(content.texts("english_in_print"))
-        return content
+    def html(self) -> str:
+        """The page; its digest tells what it says and shows, so that a stale one is found without drawing it."""
+        page = self.render("report.html.j2")
+        return _FIGURE.sub(lambda found: self._by_name[found[1]].svg(inline=True), _signed(page))
+
+    def digest(self) -> str:
+        return _digest(self.render("report.html.j2"))
+
+    @cached_property
+    def _by_name(self) -> dict[str, Picture]:
+        return {picture.name: picture for picture in self.pictures}
 
     def render(self, template: str) -> str:
+        """Figures of a page are left as marks with their digests."""
         environment = Environment(
             loader=PackageLoader("oelm.analysis.report"),
             autoescape=".html" in template,
@@ -105,26 +111,14 @@ class Content:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.filters["fence"] = _fence
+        environment.filters |= {"fence": _fence, "md": escape_markdown, "pieces": lambda cell: cell.split(FOLD)}
         return environment.get_template(template).render(
-            t=self.texts,
-            report=self,
-            tables={table.name: table for table in self.tables},
-            place=self._place_of,
-            version=oelm.__version__,
+            t=self.texts, report=self, tables={table.name: table for table in self.tables}, place=self._place_of
         )
 
     @property
-    def summary(self) -> list[str]:
-        """A paragraph per comparison, and that frozen was frozen if it was so in every run."""
-        records = iter(self.tables[0].records)
-        said = [
-            paragraph(comparison, [next(records) for _ in comparison.arms], self.texts)
-            for comparison in self.loaded.comparisons
-        ]
-        freezing = [run.result for run in self.loaded.finished if run.result and run.result.get("frozen_parameters")]
-        proven = freezing and all(result.get("frozen_verified") is True for result in freezing)
-        return [*said, self.texts("sum_frozen")] if proven else said
+    def verdict(self) -> list[str]:
+        return verdict_lines(self.loaded, self.texts)
 
     @property
     def methods(self) -> dict[str, str]:
@@ -165,7 +159,7 @@ class Content:
     def _place_of(self, table: Table) -> str:
         """Which comparison a table is about, where each has its own."""
         alike = [other for other in self.tables if other.name == table.name]
-        return ": {dataset}, {model}".format_map(table.records[0]) if len(alike) > 1 else ""
+        return f": {table.section(table.records[0])}" if len(alike) > 1 and table.section else ""
 
 
 # Writing
@@ -185,7 +179,9 @@ def _save(drawn: list[Picture], folder: Path, suffix: str) -> list[Path]:
 
 
 def _write_csv(tables: list[Table], folder: Path) -> list[Path]:
+    """Gaps, memory and time are fields of the summary's records, so there is one file for all of them."""
     folder.mkdir(parents=True, exist_ok=True)
+    tables = [table for table in tables if table.name not in ("gaps", "memory", "time")]
     names = [table.name for table in tables]
     paths = []
     for i, table in enumerate(tables):
@@ -194,53 +190,16 @@ def _write_csv(tables: list[Table], folder: Path) -> list[Path]:
     return paths
 
 
-def _write_pdf(content: Content, path: Path) -> Path:
-    """A4 pages: the words, then the tables, then each figure with its caption."""
-    from matplotlib.backends.backend_pdf import PdfPages
-    from matplotlib.figure import Figure
-
-    with page_style(), PdfPages(path, metadata={"Title": content.title, "CreationDate": None}) as pdf:
-        page = Figure(figsize=(11.7, 8.3), facecolor=PAPER)
-        words = [*content.summary, *(f"•  {caveat}" for caveat in content.caveats)]
-        page.text(0.06, 0.92, content.title, fontsize=18, fontweight="bold", va="top")
-        page.text(
-            0.06,
-            0.85,
-            "\n\n".join("\n".join(content.texts.wrap(line, 135)) for line in words),
-            fontsize=10,
-            va="top",
-            linespacing=1.4,
-        )
-        pdf.savefig(page)
-        for table in content.tables:
-            pdf.savefig(_table_page(table))
-        for picture in content.pictures:
-            picture.add_caption()
-            pdf.savefig(picture.figure)
-    return path
+_FIGURE = re.compile(r"<!--figure ([\w-]+) [0-9a-f]+-->")
+_DIGEST = "<!--digest-->"
 
 
-def _table_page(table: Table) -> Any:
-    from matplotlib.figure import Figure
-    from matplotlib.transforms import Bbox
+def _digest(page: str) -> str:
+    return hashlib.sha256(page.encode()).hexdigest()[:16]
 
-    header, rows = table.header(), table.rows(folded=True)
-    columns = list(zip(header, *rows, strict=True))
-    widths = [2 + max(len(line) for cell in column for line in cell.split(FOLD)) for column in columns]
-    inches = [0.3, *(0.14 * max(cell.count(FOLD) + 1 for cell in row) + 0.12 for row in rows)]
-    page = Figure(figsize=(11.7, sum(inches) + 1.2), facecolor=PAPER)
-    axes = page.add_axes((0.04, 0.3 / page.get_figheight(), 0.92, sum(inches) / page.get_figheight()))
-    axes.axis("off")
-    shares = [width / sum(widths) for width in widths]
-    drawn = axes.table(rows, colLabels=header, colWidths=shares, bbox=Bbox.unit(), edges="horizontal")
-    drawn.auto_set_font_size(False)
-    drawn.set_fontsize(8 if sum(widths) < 150 else 7)
-    for (i, j), cell in drawn.get_celld().items():
-        cell.set_height(inches[i])
-        cell.get_text().set_horizontalalignment("right" if table.columns[j].right else "left")
-        cell.set_edgecolor(GRID)
-    page.text(0.04, 1 - 0.5 / page.get_figheight(), table.title, fontsize=13, fontweight="bold")
-    return page
+
+def _signed(page: str) -> str:
+    return page.replace(_DIGEST, f'<meta name="oelm-digest" content="{_digest(page)}">', 1)
 
 
 def _sample(sample: str | Mapping[str, str]) -> dict[str, str]:

@@ -2,16 +2,17 @@
 
 import csv
 import io
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from oelm.analysis.compare.arms import flatten
 from oelm.analysis.report.texts import Texts, texts
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-Record = dict[str, Any]
 FOLD = "\n"
 """Where a cell may be broken into lines on a narrow terminal."""
 PADDING = 2
@@ -31,8 +32,11 @@ class Column:
 class Table:
     name: str
     columns: list[Column]
-    records: list[Record]
+    records: Sequence[Any]
+    """Dictionaries, or typed records with a `to_dict`."""
     texts: Texts = field(default_factory=lambda: texts("en"))
+    section: Callable[[Any], str] | None = None
+    """Which section a record belongs to; a heading stands above each where there are several."""
 
     @property
     def title(self) -> str:
@@ -46,19 +50,32 @@ class Table:
         cells = [[column.cell(record, self.texts) for column in self.columns] for record in self.records]
         return cells if folded else [[cell.replace(FOLD, " ") for cell in row] for row in cells]
 
+    def sections(self) -> list[tuple[str, list[tuple[Any, list[str]]]]]:
+        """Heading, and the records with their rows; the heading is empty where all are of one section."""
+        found: dict[str, list[tuple[Any, list[str]]]] = {}
+        for record, row in zip(self.records, self.rows(folded=True), strict=True):
+            found.setdefault(self.section(record) if self.section else "", []).append((record, row))
+        return list(found.items()) if len(found) > 1 else [("", rows) for rows in found.values()]
+
+    def facts(self) -> list[dict[str, Any]]:
+        """The records as plain dictionaries."""
+        return [record if isinstance(record, dict) else record.to_dict() for record in self.records]
+
     def csv(self) -> str:
-        """All fields of the records, as numbers; an unknown value is an empty cell."""
-        out = io.StringIO()
-        fields = list(dict.fromkeys(key for record in self.records for key in record))
-        writer = csv.DictWriter(out, fields, lineterminator="\n")
+        """All fields of the records by dotted name, as numbers; an unknown value is an empty cell."""
+        out, rows = io.StringIO(), [flatten(record) for record in self.facts()]
+        writer = csv.DictWriter(out, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.records)
+        writer.writerows([{key: _safe(value) for key, value in row.items()} for row in rows])
         return out.getvalue()
 
     def markdown(self) -> str:
-        rows = [[cell.replace("|", r"\|") for cell in row] for row in [self.header(), *self.rows()]]
         rule = ["--:" if column.right else ":--" for column in self.columns]
-        return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]])
+        rows = [list(map(escape_markdown, self.header())), rule]
+        for heading, found in self.sections():
+            rows += [[f"**{escape_markdown(heading)}**", *[""] * (len(rule) - 1)]] if heading else []
+            rows += [[escape_markdown(cell.replace(FOLD, " ")) for cell in row] for _, row in found]
+        return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
     def rich(self, width: int) -> "list[RichTable]":
         """One table where it fits; else cells are folded and the columns dealt out to several tables."""
@@ -66,23 +83,40 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        header, rows = self.header(), self.rows(folded=False)
-        widths = _widths(header, rows)
-        parts = [list(range(1, len(header)))]
+        header, fold = self.header(), False
+        widths, parts = _widths(header, self.rows()), [list(range(1, len(header)))]
         if sum(widths) > width:
-            rows = self.rows(folded=True)
-            widths = _widths([max(name.split(" "), key=len) for name in header], rows)
+            fold = True
+            widths = _widths([max(name.split(" "), key=len) for name in header], self.rows(folded=True))
             parts = _deal(widths, width)
         tables: list[RichTable] = []
-        for part in parts:
-            table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
-            for i in (0, *part):
-                justify: Literal["left", "right"] = "right" if self.columns[i].right else "left"
-                table.add_column(header[i], justify=justify, max_width=widths[i] - PADDING, overflow="fold")
-            for row in rows:
-                table.add_row(*(Text(row[i]) for i in (0, *part)))
-            tables.append(table)
+        for heading, found in self.sections():
+            for part in parts:
+                title = Text(heading, style="bold") if heading else None
+                table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+                table.title, table.title_justify = title, "left"
+                for i in (0, *part):
+                    justify: Literal["left", "right"] = "right" if self.columns[i].right else "left"
+                    table.add_column(header[i], justify=justify, max_width=widths[i] - PADDING, overflow="fold")
+                for _, row in found:
+                    table.add_row(*(Text(row[i] if fold else row[i].replace(FOLD, " ")) for i in (0, *part)))
+                tables.append(table)
         return tables
+
+
+def escape_markdown(text: str) -> str:
+    """Names and texts of others, so that they are neither markup nor HTML nor the end of a cell.
+
+    >>> print(escape_markdown("a|b *c* <b>"))
+    a\\|b \\*c\\* &lt;b&gt;
+    """
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\|*`\[\]])", r"\\\1", text)
+
+
+def _safe(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula gets an apostrophe; numbers stay numbers."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def _widths(header: list[str], rows: list[list[str]]) -> list[int]:

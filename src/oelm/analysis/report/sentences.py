@@ -1,6 +1,6 @@
-"""Every sentence a reader of a report sees, in English and Chinese side by side, so that neither can be forgotten."""
+"""Every sentence a reader of a report sees, in English and, where someone has written it, in Chinese."""
 
-TEXTS: dict[str, tuple[str, str]] = {
+TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
     # Words
     "goal_met": ("met", "达标"),
     "goal_missed": ("missed", "未达标"),
@@ -8,6 +8,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "goal_not_comparable": ("not comparable", "不可比较"),
     "frozen_verified": ("frozen: verified", "冻结：已核验"),
     "frozen_nothing_frozen": ("nothing frozen", "无冻结参数"),
+    "frozen_no_weights": ("no weights", "无权重"),
     "frozen_not_verified": ("frozen: not verified", "冻结：未核验"),
     "speed_no_difference": ("no difference", "无差异"),
     "speed_faster": ("faster", "更快"),
@@ -27,31 +28,32 @@ TEXTS: dict[str, tuple[str, str]] = {
     "not_interleaved": ("not interleaved", "非交错测量"),
     # Columns
     "column_method": ("method", "方法"),
-    "column_dataset": ("dataset", "数据集"),
-    "column_model": ("model", "模型"),
-    "column_seeds": ("seeds", "种子数"),
-    "column_metric": ("metric", "指标"),
     "column_score": ("result", "结果"),
-    "column_gap": ("gap to baseline", "与基线之差"),
-    "column_gap_against": ("against", "对照基线"),
-    "column_gap_plain": ("gap to the plain baseline", "与普通基线之差"),
-    "column_goal_1": ("at most 1\u00a0%", "是否 ≤1\u00a0%"),
-    "column_goal": ("goal ≤5\u00a0%", "目标 ≤5\u00a0%"),
-    "column_bits_per_byte": ("bits per byte", "每字节比特数"),
+    "column_score_of": ("{metric} ± sd (seeds)", "{metric} ± 标准差（种子数）"),
+    "column_plain": ("gap to plain baseline", "与普通基线之差"),
+    "column_equal": ("gap to equally equipped baseline", "与同等配置基线之差"),
+    "column_verdict": ("at most 5\u00a0% worse", "是否最多差 5\u00a0%"),
+    "column_close": ("at most 1\u00a0% worse", "是否最多差 1\u00a0%"),
+    "column_flops_ratio": ("FLOPs ÷ baseline's", "FLOPs ÷ 基线"),
+    "column_block_flops_ratio": ("block FLOPs ÷ baseline's", "各层 FLOPs ÷ 基线"),
+    "column_correlation": ("correlation of seeds", "种子间相关系数"),
+    "column_unpaired": ("interval if not paired", "不配对时的区间"),
+    "column_step_seconds": ("step, s", "单步（秒）"),
+    "column_frozen_check": ("frozen weights", "冻结核验"),
+    "is_baseline": ("baseline", "基线"),
+    "against": ("to {baseline}", "相对 {baseline}"),
+    "equal_is_plain": ("the plain one", "即普通基线"),
+    "equal_missing": ("none trained", "未训练"),
+    "more_seeds": ("(about {count} more seeds)", "（约需再加 {count} 个种子）"),
+    "second_seed": ("(one seed)", "（仅一个种子）"),
+    "nobody": ("none", "无"),
     "column_total_parameters": ("parameters", "参数总数"),
     "column_frozen_parameters": ("frozen", "冻结参数"),
-    "column_trainable_parameters": ("trainable", "可训练参数"),
     "column_step_time": ("step time", "单步耗时比"),
-    "column_frozen_check": ("audit", "核验"),
     "column_gap_seeds": ("paired seeds", "配对种子数"),
-    "column_gap_bootstrap": ("bootstrap interval", "自助法区间"),
     "column_optimizer_bytes": ("optimizer state", "优化器状态"),
     "column_checkpoint_bytes": ("checkpoint", "检查点大小"),
     "column_peak_memory_bytes": ("peak memory", "峰值内存"),
-    "column_step_time_predicted": ("predicted by FLOPs", "按 FLOPs 预测"),
-    "column_median_step_seconds": ("median step, s", "单步中位耗时（秒）"),
-    "column_training_seconds": ("training, s", "训练用时（秒）"),
-    "column_validation_seconds": ("validation, s", "验证用时（秒）"),
     "column_run": ("run", "运行"),
     "column_seed": ("seed", "种子"),
     "column_step": ("steps", "已训练步数"),
@@ -69,12 +71,13 @@ TEXTS: dict[str, tuple[str, str]] = {
     "axis_hours": ("training time, hours", "训练用时（小时）"),
     "axis_minutes": ("training time, minutes", "训练用时（分钟）"),
     "axis_seconds": ("training time, seconds", "训练用时（秒）"),
-    "axis_gap": ("gap to the baseline, %", "与基线之差（%）"),
-    "axis_gap_points": ("gap to the baseline, points", "与基线之差（百分点）"),
+    "axis_gap": ("gap to the plain baseline, %", "与普通基线之差（%）"),
+    "axis_gap_points": ("gap to the plain baseline, points", "与普通基线之差（百分点）"),
+    "goal_line_points": ("5 % of the baseline's score: {points} points", "基线得分的 5 %：{points} 个百分点"),
     "axis_step_time": ("step time ÷ the baseline's", "单步耗时 ÷ 基线单步耗时"),
     "axis_trainable": ("parameters that train, millions", "可训练参数（百万）"),
     "floor": ("the text's own entropy: {value}", "语料自身的熵下限：{value}"),
-    "goal_line": ("goal: 5 %", "目标：5 %"),
+    "goal_line": ("5 % worse", "差 5 %"),
     "title_curves": (
         "{metric} after {steps} steps: {low} to {high}",
         "训练 {steps} 步后的验证{metric}：{low} 至 {high}",
@@ -82,18 +85,18 @@ TEXTS: dict[str, tuple[str, str]] = {
     "title_curve": ("{metric} after {steps} steps: {only}", "训练 {steps} 步后的验证{metric}：{only}"),
     "title_time": ("Validation {metric} by training time", "验证{metric}随训练用时的变化"),
     "title_gaps": (
-        "Gaps run from {low} to {high} {unit}; 5 % goal: {met} met, {missed} missed, {undecided} undecided",
-        "与基线之差为 {low} 至 {high} {unit}；5 % 目标：{met} 个达标，{missed} 个未达标，{undecided} 个尚无定论",
+        "Gap to the plain baseline; at most 5 % worse: {met} yes, {missed} no, {undecided} undecided",
+        "与普通基线之差；最多差 5 %：{met} 个是，{missed} 个否，{undecided} 个尚无定论",
     ),
-    "title_gaps_some_frozen": (
-        "Gaps run from {low} to {high} {unit}; 5 % goal of arms that freeze: {met} met, {missed} missed, "
-        "{undecided} undecided",
-        "与基线之差为 {low} 至 {high} {unit}；冻结方法的 5 % 目标：{met} 个达标，{missed} 个未达标，"
-        "{undecided} 个尚无定论",
+    "caption_gaps": (
+        "Markers: mean over paired seeds; small dots: single seeds; lines: 95 % interval, paired by seed. Arrows: the "
+        "interval goes on. The verdict at the right also counts the equally equipped baseline.",
+        "标记为配对种子的均值，小点为单个种子；线为按种子配对的 95 % 置信区间，箭头表示延伸到图外。"
+        "右侧的结论也计入同等配置基线。",
     ),
-    "title_gap": (
-        "{arm} is {low} {unit} from the baseline; 5 % goal: {verdict}",
-        "{arm} 与基线相差 {low} {unit}；5 % 目标：{verdict}",
+    "caption_fewer": (
+        "Of {count} arms the {drawn} best are drawn.",
+        "{count} 个方法中只画出最好的 {drawn} 个。",
     ),
     "title_step_times": ("Step times are {low} to {high} of the baseline's", "单步耗时为基线的 {low} 至 {high} 倍"),
     "title_step_time": ("A step of {arm} takes {low} of the baseline's time", "{arm} 的单步耗时为基线的 {low} 倍"),
@@ -129,13 +132,6 @@ TEXTS: dict[str, tuple[str, str]] = {
         "differences in time are no evidence here.",
         "仅计训练步耗时，不含验证，无论机器当时还在做什么；因此这里的时间差异不能作为证据。",
     ),
-    "caption_gaps": (
-        "Markers: mean over paired seeds; small dots: single seeds; thin lines: 95 % interval (paired t); "
-        "thick bands: bootstrap. Arrows: the interval goes on. The goal is judged by the paired t interval of the "
-        "ratio.",
-        "标记为配对种子的均值，小点为单个种子；细线为 95 % 置信区间（配对 t）；粗带为自助法区间。"
-        "箭头表示区间延伸到图外。是否达标按比值的配对 t 区间判定。",
-    ),
     "caption_step_times": (
         "Filled markers with 95 % intervals: arms measured interleaved in one process; an interval that covers 1 "
         "is no difference. Hollow markers: ratio of medians of separate runs.",
@@ -149,7 +145,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "figure_runs": ("Runs ({where}): {runs}.", "运行（{where}）：{runs}。"),
     # Tables
     "table_summary": ("Summary", "结果总览"),
-    "table_gaps": ("Gaps to the baseline", "与基线之差"),
+    "table_gaps": ("Gaps to the baselines", "与基线之差"),
     "table_memory": ("Parameters and memory", "参数与内存"),
     "table_time": ("Time", "时间"),
     "table_sweep": ("Learning rates", "学习率"),
@@ -158,66 +154,62 @@ TEXTS: dict[str, tuple[str, str]] = {
     "table_skipped": ("Skipped", "已跳过"),
     # The report
     "title": ("What freezing costs: {datasets}", "冻结的代价：{datasets}"),
-    "h_summary": ("In short", "摘要"),
+    "line_first_look": (
+        "First look only: {epochs} epochs, and the loss was still falling.",
+        "仅供初步参考：只训练了 {epochs} 轮，损失仍在下降。",
+    ),
+    "line_best": (
+        "Nearest to the plain baseline: {arms} (95 % interval, corrected for being the best of {count}).",
+        "最接近普通基线：{arms}（95 % 区间，已按 {count} 选一作校正）。",
+    ),
+    "line_only": ("Against the plain baseline: {arms}.", "与普通基线相比：{arms}。"),
+    "line_met": ("At most 5 % worse, surely: {arms}.", "确定最多差 5 %：{arms}。"),
+    "line_missed": ("More than 5 % worse, surely: {arms}.", "确定差 5 % 以上：{arms}。"),
+    "line_undecided": ("Undecided: {arms}{more}.", "尚无定论：{arms}{more}。"),
+    "line_not_comparable": ("Not comparable, trained otherwise: {arms}.", "训练设置不同，不可比较：{arms}。"),
+    "line_more_seeds": ("; about {count} more seeds would decide", "；约需再加 {count} 个种子"),
+    "line_counts": (
+        "At most 5 % worse: {met} surely, {missed} surely not, {undecided} undecided.",
+        "是否最多差 5 %：{met} 个确定是，{missed} 个确定不是，{undecided} 个尚无定论。",
+    ),
+    "line_times": (
+        "Steps surely faster than the baseline's: {faster}; surely slower: {slower} of {count} measured.",
+        "单步确定快于基线：{faster}；确定更慢：{count} 个中有 {slower} 个。",
+    ),
+    "line_scores": ("There is nothing to judge: {scores}.", "没有可评判的方法：{scores}。"),
+    "data_tokens": ("{tokens} tokens seen", "训练 {tokens} 词元"),
+    "data_there": ("{tokens} tokens of text", "文本共 {tokens} 词元"),
+    "data_epochs": ("{epochs} epochs", "{epochs} 轮"),
+    "data_share": ("{share} % of the corpus", "占语料的 {share} %"),
+    "data_floor": ("perplexity of the text itself {value}", "文本自身的困惑度 {value}"),
+    "data_falling": ("still falling: first look only", "损失仍在下降：仅供初步参考"),
+    "h_words": ("Data", "数据"),
     "h_caveats": ("Read with care", "阅读须知"),
     "h_methods": ("The methods", "方法说明"),
-    "h_figures": ("Figures", "图"),
-    "h_details": ("Details", "详细数据"),
     "h_samples": ("What the models write", "模型生成的文本"),
     "h_environment": ("Environment", "运行环境"),
     "h_configs": ("Settings", "完整配置"),
-    "sum_study": ("Trained on {dataset} ({model}): {arms}.", "在 {dataset}（{model}）上训练的方法：{arms}。"),
-    "sum_baseline": (
-        "The {metric} of {arm} on the whole validation set is {score} (seeds: {seeds}).",
-        "{arm} 在完整验证集上的{metric}为 {score}（种子数：{seeds}）。",
-    ),
-    "sum_floor": (
-        "The text itself has a perplexity of {floor}, which no model can beat; {arm} is {percent} % above it.",
-        "语料自身的困惑度为 {floor}，任何模型都无法更低；{arm} 比它高 {percent} %。",
-    ),
-    "sum_goal": ("The goal is to be at most 5 % worse than the baseline:", "目标是最多比基线差 5 %："),
-    "sum_gap": ("{arm} is {gap} {direction}{interval}, goal {goal}", "{arm} {direction} {gap}{interval}，{goal}"),
-    "sum_equal": ("{arm} is as good{interval}, goal {goal}", "{arm} 与基线相当{interval}，{goal}"),
-    "sum_incomparable": (
-        "{arm} is {gap} {direction}{interval}, but was trained otherwise and is not comparable",
-        "{arm} {direction} {gap}{interval}，但训练设置不同，不可比较",
-    ),
-    "sum_many_not_comparable": ("not comparable, {count}: {arms}", "{count} 个不可比较：{arms}"),
-    "sum_count": ("{count} arms", "共 {count} 个"),
-    "sum_many_met": ("met by {count}: {arms}", "{count} 个达标：{arms}"),
-    "sum_many_missed": ("missed by {count}: {arms}", "{count} 个未达标：{arms}"),
-    "sum_many_undecided": ("undecided for {count}: {arms}", "{count} 个尚无定论：{arms}"),
-    "sum_close": (
-        "At most 1 % worse, by the whole interval: {arms}.",
-        "整个区间都表明最多差 1 %：{arms}。",
-    ),
-    "sum_controls": ("Arms that freeze nothing: {arms}.", "不冻结任何参数的方法：{arms}。"),
-    "sum_against": (" against {baseline}", "（相对 {baseline}）"),
-    "sum_judged": ("{what} ({verdict})", "{what}（{verdict}）"),
-    "sum_times": ("{verdict} ({count}): {arms}", "{verdict}（{count}）：{arms}"),
-    "sum_interval": (" (95 % interval {low} to {high})", "（95 % 置信区间 {low} 至 {high}）"),
-    "worse": ("worse", "差"),
-    "better": ("better", "好"),
-    "sum_time": (
-        "Step time relative to the baseline, measured interleaved: {times}.",
-        "与基线交错测量的单步耗时比：{times}。",
-    ),
-    "sum_frozen": (
-        "In every run with frozen weights these were found unchanged, bit for bit, at the end.",
-        "所有含冻结权重的运行在结束时均经核验，冻结权重逐位未变。",
-    ),
     "foot_summary": (
-        "± is the sample standard deviation over seeds. The gap is paired by seed; brackets are its 95 % interval "
-        "(paired t), and the goal is met or missed only if the whole interval says so. Step time is a multiple of "
-        "the baseline's. Learned adapters are compared with a baseline that has them, too: the table of gaps names it.",
-        "± 为各种子间的样本标准差。差距按种子配对计算，方括号内为 95 % 置信区间（配对 t）；"
-        "只有整个区间都支持时才判定达标或未达标。单步耗时以基线为 1。带可学习部件者与同样的基线比较，见差距表。",
+        "A gap above 0 is a loss in perplexity, below 0 in accuracy. Brackets: 95 % interval, paired by seed. The "
+        "verdict asks whether an arm is at most 5 % worse (of the baseline's score) than each baseline in its row, "
+        "and is given only if the whole interval says so. Step time and FLOPs of a step are multiples of the plain "
+        "baseline's.",
+        "困惑度之差大于 0、准确率之差小于 0 表示变差。方括号内为按种子配对的 95 % 区间。"
+        "是否最多差 5 %（以基线得分为准）须对该行的每个基线都成立，且只有整个区间都支持时才下结论。"
+        "单步耗时与 FLOPs 以普通基线为 1。",
     ),
     "foot_gaps": (
-        "Best first. An arm with learned adapters is compared with the baseline that has the same ones, where there is "
-        "one; the plain baseline has none. Intervals are not corrected for the number of arms.",
-        "按差距由好到差排列。带可学习部件的方法与带相同部件的基线比较（若有）；普通基线不带任何部件。"
-        "区间未按方法数量作多重比较校正。",
+        "Best first. Intervals are always paired by seed: that is right whether or not the seeds of two arms move "
+        "together. The correlation says whether pairing helped (above 0) or not; the interval without pairing is shown "
+        "and decides nothing. An equally equipped baseline has the same adapters, start and architecture, and trains "
+        "everything.",
+        "按差距由好到差排列。区间始终按种子配对：无论两者是否同向变化都成立。相关系数大于 0 表示配对有益；"
+        "不配对的区间仅供参考。同等配置基线具有相同的可学习部件、起点与结构，且全部参与训练。",
+    ),
+    "foot_time": (
+        "Seconds are the baseline's median step times the ratio. Ratios without an interval are of separate runs, "
+        "paired by seed, and no evidence.",
+        "秒数为基线的单步中位耗时乘以比值。没有区间的比值来自各自的运行（按种子配对），不能作为证据。",
     ),
     "foot_memory": (
         "Checkpoint: float32 weights and two AdamW moments of what trains, 4 × (total + 2 × trainable) bytes. "
@@ -237,22 +229,24 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Over the part of the validation set that was used on the way, and over all seeds that an arm has.",
         "基于训练途中使用的那部分验证集，并对各方法已有的全部种子取平均。",
     ),
-    "sum_scores": ("On the whole validation set, {metric}: {scores}.", "完整验证集上的{metric}：{scores}。"),
     "foot_environments": (
         "The runs were made in {count} different environments.",
         "这些运行来自 {count} 个不同的环境。",
     ),
     "many_arms": ("{count} arms", "{count} 个方法"),
     "seeds_of": ("seeds {seeds}", "种子 {seeds}"),
-    "made_by": (
-        "Made by oelm {version} from run folders and what lies beside them.",
-        "由 oelm {version} 根据运行目录及其旁的文件生成。",
-    ),
-    "english_in_print": (
-        "No font with Chinese characters was found on this machine, so PDF and PNG are in English.",
-        "本机未找到中文字体，因此 PDF 与 PNG 使用英文。",
-    ),
+    "made_by": ("Made by oelm from run folders and what lies beside them.", "由 oelm 根据运行目录及其旁的文件生成。"),
     # Notes
+    "note_not_comparable": (
+        "* {arm} is not comparable with {baseline}: {differences}. The gap is not due to the method alone.",
+        "* {arm} 与 {baseline} 不可直接比较：{differences}。其差距不能只归因于方法本身。",
+    ),
+    "note_one_seed": (
+        "One seed, or one in common with a baseline, on {dataset} ({model}): {arms}. Without a second there is no "
+        "interval, and the verdict stays undecided.",
+        "{dataset}（{model}）上只有一个种子、或与基线只有一个共同种子的方法：{arms}。缺少第二个就没有置信区间，"
+        "是否达标尚无定论。",
+    ),
     "skip_missing": ("it does not exist", "路径不存在"),
     "skip_no_run": ("there is no run folder in it (no config.yaml)", "其中没有运行目录（找不到 config.yaml）"),
     "skip_unreadable": ("{error}", "{error}"),
@@ -263,14 +257,11 @@ TEXTS: dict[str, tuple[str, str]] = {
         "train one with --method baseline and the same settings.",
         "{dataset}（{model}）上没有已完成的基线运行，无法计算差距；请用相同设置加 --method baseline 训练一个基线。",
     ),
-    "note_not_comparable": (
-        "* {arm} is not comparable: {differences}. Its gap is not due to the method alone.",
-        "* {arm} 不可直接比较：{differences}。其差距不能只归因于方法本身。",
-    ),
     "note_unequal": (
         "Compared with a baseline without their adapters or their start, because none that has them was trained "
         "alike, on {dataset} ({model}): {arms}.",
-        "{dataset}（{model}）上，以下方法只能与不带相同可学习部件（或相同起点）的基线比较，因为没有同样训练的对应基线：{arms}。",
+        "{dataset}（{model}）上，以下方法只能与不带相同可学习部件（或相同起点）的基线比较，"
+        "因为没有同样训练的对应基线：{arms}。",
     ),
     "note_no_curve": (
         "Without a record of the way (metrics.jsonl), so in no curve and not in the table of equal steps: {runs}.",
@@ -298,12 +289,6 @@ TEXTS: dict[str, tuple[str, str]] = {
         "{arm} and {baseline} share no seed, so they cannot be paired.",
         "{arm} 与 {baseline} 没有相同的种子，无法配对比较。",
     ),
-    "note_one_seed": (
-        "One seed, or one in common with the baseline, on {dataset} ({model}): {arms}. Without a second there is no "
-        "interval, and the goal stays undecided.",
-        "{dataset}（{model}）上只有一个种子、或与基线只有一个共同种子的方法：{arms}。缺少第二个就没有置信区间，"
-        "是否达标尚无定论。",
-    ),
     "note_not_interleaved": (
         'Step-time ratios marked "not interleaved" compare runs made at different times; only an interleaved '
         "measurement can tell small differences from noise.",
@@ -319,4 +304,4 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "note_skipped": ("{path} was skipped: {reason}", "已跳过 {path}：{reason}"),
 }
-"""key -> (English, Chinese)"""
+"""key -> (English, Chinese), or (English,) until someone writes the Chinese."""

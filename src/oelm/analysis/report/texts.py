@@ -5,10 +5,9 @@
 """
 
 import textwrap
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from oelm.analysis.compare.arms import Note
 from oelm.analysis.report.methods_zh import METHODS_ZH, MODIFIERS_ZH
 from oelm.analysis.report.sentences import TEXTS
 from oelm.errors import OelmError, unknown
@@ -20,14 +19,6 @@ MOST_LISTED = 12
 """More arms or runs than this are counted in a sentence, not listed: the tables have them."""
 
 
-@dataclass(frozen=True)
-class Note:
-    """Something the reader must know: the key of a sentence in `TEXTS` and what to fill in."""
-
-    key: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Texts:
     """The strings of one language; call it with a key and what to fill in."""
 
@@ -37,7 +28,8 @@ class Texts:
         self.lang = lang
 
     def __call__(self, key: str, /, **values: Any) -> str:
-        return TEXTS[key][LANGUAGES.index(self.lang)].format(**values)
+        both = TEXTS[key]  # English stands in until someone writes the Chinese
+        return both[min(LANGUAGES.index(self.lang), len(both) - 1)].format(**values)
 
     def word(self, kind: str, word: str) -> str:
         """A word of our vocabulary (a state, a verdict); one that is not in it stays as it is."""
@@ -56,7 +48,8 @@ class Texts:
         base, *words = name.split("+")
         if self.lang == "en" or base not in METHODS_ZH:
             return english
-        return "；".join([METHODS_ZH[base], *(MODIFIERS_ZH[word.partition("=")[0]] for word in words)])
+        chinese = [MODIFIERS_ZH.get(word.partition("=")[0]) for word in words]
+        return "；".join([METHODS_ZH[base], *map(str, chinese)]) if all(chinese) else english
 
     def listing(self, words: list[str]) -> str:
         return ("、" if self.lang == "zh" else ", ").join(words)

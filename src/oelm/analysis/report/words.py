@@ -1,122 +1,113 @@
-"""What a report says in plain words: a paragraph per comparison, computed from the same records as the tables.
-
-A handful of arms is told one by one. Of many only counts and the ends of the ranking are: the tables have the rest.
-"""
+"""The verdict in at most five lines, from the same records as the tables."""
 
 import math
 
-from oelm.analysis.compare.arms import Arm, Comparison
-from oelm.analysis.compare.statistics import (
-    FASTER,
-    MET,
-    MISSED,
-    NO_DIFFERENCE,
-    NOT_COMPARABLE,
-    SLOWER,
-    UNDECIDED,
-    spread,
-)
-from oelm.analysis.report.rendering import Record
+from oelm.analysis.compare.arms import Comparison
+from oelm.analysis.compare.record import ArmRecord, best_of
+from oelm.analysis.compare.results import Loaded
+from oelm.analysis.compare.statistics import FASTER, MET, MISSED, NOT_COMPARABLE, SLOWER, UNDECIDED
+from oelm.analysis.report.cells import gap_text
+from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import Texts
 
-MOST_TOLD = 8
-"""Arms that are told one by one."""
-FIRST, LAST = 5, 3
-"""Of more than these, the best and the worst that are named."""
+MOST_LINES, MOST_NAMES = 5, 3
 
 
-def paragraph(comparison: Comparison, records: list[Record], t: Texts) -> str:
-    many = len(comparison.arms) > MOST_TOLD
-    names = t("sum_count", count=len(comparison.arms)) if many else t.listing([arm.label for arm in comparison.arms])
-    said = [t("sum_study", dataset=comparison.dataset, model=comparison.model, arms=names)]
-    said += [_about_baseline(comparison, arm, t) for arm in comparison.arms if arm.is_baseline]
-    if not any(arm.is_baseline for arm in comparison.arms):
-        scores = [f"{r['method']} {comparison.metric.show(r['score'])}" for r in records]
-        said.append(t("sum_scores", metric=t(f"metric_{comparison.metric.name}"), scores=t.listing(scores)))
-    gaps = [(arm, r) for arm, r in zip(comparison.arms, records, strict=True) if r["gap"] is not None]
-    if gaps and many:
-        said += _about_many(comparison, gaps, t)
-    elif gaps:
-        said += [t("sum_goal"), t.list_sentences([_about_gap(comparison, r, t) for _, r in gaps])]
-    close = [r for arm, r in gaps if arm.made.freezes and r["goal_1"] == MET]
-    said += [t("sum_close", arms=_some([_with_gap(r, t) for r in _ranked(comparison, close)], t))] if close else []
-    return t.join([*said, *_about_times(records, t)])
+def verdict_lines(loaded: Loaded, t: Texts) -> list[str]:
+    records = [record for comparison in loaded.comparisons for record in comparison.records]
+    where = _names(loaded.comparisons)
+    lines = [*_first_looks(records, t), *_bests(loaded.comparisons, where, t)]
+    goals = [
+        line for verdict in (MET, MISSED, UNDECIDED, NOT_COMPARABLE) if (line := _goal(records, verdict, where, t))
+    ]
+    times = _times(records, where, t)
+    if len(lines) + len(goals) + len(times) > MOST_LINES:
+        counts = {v: sum(r.verdict == v for r in records) for v in (MET, MISSED, UNDECIDED)}
+        goals = [t("line_counts", **counts)]
+    lines += [*goals, *times]
+    return (lines or [_scores(loaded.comparisons, t)])[:MOST_LINES]
 
 
-def _about_baseline(comparison: Comparison, arm: Arm, t: Texts) -> str:
-    score = spread(list(arm.scores.values()))
-    metric, shown = t(f"metric_{comparison.metric.name}"), comparison.metric.show(score.mean)
-    sentence = t("sum_baseline", arm=arm.label, metric=metric, score=shown, seeds=score.count)
-    if comparison.true_entropy is None or arm.number:
-        return sentence
-    floor = math.exp(comparison.true_entropy)
-    above = f"{100 * (score.mean / floor - 1):.1f}"
-    return t.join([sentence, t("sum_floor", arm=arm.label, floor=comparison.metric.show(floor), percent=above)])
+def data_line(comparison: Comparison, t: Texts) -> str:
+    """What a figure or table stands on: tokens, epochs and share of the text, as far as the runs know."""
+    seen = comparison.records[0].exposure
+    parts = [t("data_tokens", tokens=_short(seen.tokens))] if seen.tokens else []
+    if seen.train_tokens:
+        parts.append(t("data_there", tokens=_short(seen.train_tokens)))
+    if seen.epochs is not None:
+        parts.append(t("data_epochs", epochs=f"{seen.epochs:.2g}"))
+    if seen.text_share is not None:
+        parts.append(t("data_share", share=f"{100 * seen.text_share:.2g}"))
+    floor = comparison.true_entropy
+    parts += [t("data_floor", value=comparison.metric.show(math.exp(floor)))] if floor is not None else []
+    parts += [t("data_falling")] if any(record.exposure.first_look for record in comparison.records) else []
+    return f"{comparison.dataset}, {comparison.model}: {t.listing(parts)}." if parts else ""
 
 
-def _about_gap(comparison: Comparison, record: Record, t: Texts) -> str:
-    gap, interval = record["gap"], ""
-    if record["gap_low"] is not None:
-        low, high = (f"{record[key]:+.1f}".replace("-", "−") for key in ("gap_low", "gap_high"))
-        interval = t("sum_interval", low=low, high=high)
-    comparable = record["goal"] != NOT_COMPARABLE
-    interval = _against(record, t) + (interval if comparable else "")  # which would say more than is known
-    shown = f"{abs(gap):.1f}"
-    key = "sum_incomparable" if not comparable else "sum_equal" if float(shown) == 0 else "sum_gap"
-    return t(
-        key,
-        arm=record["method"],
-        gap=t(f"unit_{record['gap_unit']}", value=shown),
-        direction=t("better" if (gap > 0) == comparison.metric.higher_is_better else "worse"),
-        interval=interval,
-        goal=t.word("goal", record["goal"]),
-    )
+def _first_looks(records: list[ArmRecord], t: Texts) -> list[str]:
+    epochs = sorted({r.exposure.epochs for r in records if r.exposure.first_look and r.exposure.epochs is not None})
+    ends = " – ".join(dict.fromkeys(f"{end:.2f}" for end in (epochs[0], epochs[-1]))) if epochs else ""
+    return [t("line_first_look", epochs=ends)] if epochs else []
 
 
-def _about_many(comparison: Comparison, gaps: list[tuple[Arm, Record]], t: Texts) -> list[str]:
-    """Who meets the goal, who misses it and of whom nobody knows; then the arms that freeze nothing."""
-    freezing = _ranked(comparison, [r for arm, r in gaps if arm.made.freezes])
-    controls = _ranked(comparison, [r for arm, r in gaps if not arm.made.freezes])
-    told = []
-    for verdict in (MET, MISSED, UNDECIDED, NOT_COMPARABLE):
-        found = [_with_gap(r, t) for r in freezing if r["goal"] == verdict]
-        key = f"sum_many_{verdict.replace(' ', '_')}"
-        told += [t(key, count=len(found), arms=_some(found, t))] if found else []
-    said = [t("sum_goal"), t.list_sentences(told)] if told else []
-    return [*said, *([t("sum_controls", arms=_some([_with_gap(r, t) for r in controls], t))] if controls else [])]
+def _bests(comparisons: list[Comparison], where: dict[tuple[str, str], str], t: Texts) -> list[str]:
+    """The best arm of each comparison, with an interval that knows that it was chosen."""
+    found = [best for comparison in comparisons if (best := best_of(comparison))]
+    if not found:
+        return []
+    told = [
+        f"{best.record.label} {gap_text(best.gap, best.record.metric, t)}{_at(best.record, where)}".replace(FOLD, " ")
+        for best in found
+    ]
+    among = sorted({best.among for best in found})
+    count = str(among[0]) if len(among) == 1 else f"{among[0]}–{among[-1]}"
+    return [t("line_best" if among[-1] > 1 else "line_only", arms=_some(told, t), count=count)]
 
 
-def _about_times(records: list[Record], t: Texts) -> list[str]:
-    timed = sorted((r for r in records if r["step_time_verdict"]), key=lambda r: r["step_time_ratio"])
+def _goal(records: list[ArmRecord], verdict: str, where: dict[tuple[str, str], str], t: Texts) -> str:
+    found = [record for record in records if record.verdict == verdict]
+    if not found:
+        return ""
+    names = [record.label + _at(record, where) for record in found]
+    missing = [record.more_seeds for record in found if record.more_seeds]
+    more = t("line_more_seeds", count=max(missing)) if missing else ""
+    return t(f"line_{verdict.replace(' ', '_')}", count=len(found), arms=_some(names, t), more=more)
+
+
+def _times(records: list[ArmRecord], where: dict[tuple[str, str], str], t: Texts) -> list[str]:
+    timed = [r for r in records if r.time and r.time.verdict]
     if not timed:
         return []
-    if len(timed) <= MOST_TOLD:
-        told = [(f"{r['method']} {r['step_time_ratio']:.3f}", t.word("speed", r["step_time_verdict"])) for r in timed]
-        return [t("sum_time", times=t.listing([t("sum_judged", what=what, verdict=verdict) for what, verdict in told]))]
-    groups = []
-    for verdict in (FASTER, NO_DIFFERENCE, SLOWER):
-        found = [f"{r['method']} {r['step_time_ratio']:.3f}" for r in timed if r["step_time_verdict"] == verdict]
-        if found:
-            groups.append(t("sum_times", verdict=t.word("speed", verdict), count=len(found), arms=_some(found, t)))
-    return [t("sum_time", times=t.clauses(groups))]
+    faster, slower = ([r for r in timed if r.time and r.time.verdict == v] for v in (FASTER, SLOWER))
+    names = [f"{r.label} {r.time.ratio:.3f}{_at(r, where)}" for r in faster if r.time]
+    return [t("line_times", faster=_some(names, t) or t("nobody"), slower=len(slower), count=len(timed))]
 
 
-def _ranked(comparison: Comparison, records: list[Record]) -> list[Record]:
-    """Best gap first."""
-    return sorted(records, key=lambda r: r["gap"], reverse=comparison.metric.higher_is_better)
+def _scores(comparisons: list[Comparison], t: Texts) -> str:
+    """Where there is nothing to judge."""
+    scores = [f"{r.label} {r.metric.show(r.score)}" for comparison in comparisons for r in comparison.records]
+    return t("line_scores", scores=_some(scores, t))
 
 
-def _with_gap(record: Record, t: Texts) -> str:
-    gap = t(f"unit_{record['gap_unit']}", value=f"{record['gap']:+.1f}").replace("-", "−")
-    return f"{record['method']} {gap}{_against(record, t)}"
+def _names(comparisons: list[Comparison]) -> dict[tuple[str, str], str]:
+    """What to call a comparison: its data set, and its model where that is not enough; nothing if there is one."""
+    datasets = [comparison.dataset for comparison in comparisons]
+    return {
+        (c.dataset, c.model): c.dataset if datasets.count(c.dataset) == 1 else f"{c.dataset}, {c.model}"
+        for c in comparisons
+        if len(comparisons) > 1
+    }
 
 
-def _against(record: Record, t: Texts) -> str:
-    """The opponent, where it is not the plain baseline."""
-    return t("sum_against", baseline=record["gap_against"]) if record["gap_against_plain"] is False else ""
+def _at(record: ArmRecord, where: dict[tuple[str, str], str]) -> str:
+    name = where.get((record.dataset, record.model))
+    return f" ({name})" if name else ""
 
 
 def _some(names: list[str], t: Texts) -> str:
-    if len(names) <= FIRST + LAST:
-        return t.listing(names)
-    return f"{t.listing(names[:FIRST])} … {t.listing(names[-LAST:])}"
+    more = f" … (+{len(names) - MOST_NAMES})" if len(names) > MOST_NAMES + 1 else ""
+    return t.clauses(names[:MOST_NAMES] if more else names) + more
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens / 1e6:.3g}M" if tokens >= 1e6 else f"{tokens / 1e3:.3g}k"

@@ -1,0 +1,285 @@
+"""One typed record per arm, computed once: what tables, figures, sentences, JSON and the dashboard read.
+
+results (folders → runs) → comparison (runs → arms → comparisons) → statistics, times → record
+
+    for comparison in compare("runs/demo"):
+        for record in comparison.records:
+            print(record.label, record.score, record.plain and record.plain.gap.value, record.verdict)
+"""
+
+import math
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from oelm.analysis.compare.arms import Arm, Comparison, Note
+from oelm.analysis.compare.comparison import differences
+from oelm.analysis.compare.statistics import (
+    GOAL_PERCENT,
+    MET,
+    MISSED,
+    NOT_COMPARABLE,
+    UNDECIDED,
+    Gap,
+    Metric,
+    corrected_level,
+    goal_verdict,
+    more_seeds,
+    paired_gap,
+    spread,
+)
+from oelm.analysis.compare.times import StepTime, step_time
+from oelm.runs import checkpoint_bytes
+
+VERIFIED, NO_WEIGHTS, NOTHING_FROZEN, NOT_VERIFIED = "verified", "no weights", "nothing frozen", "not verified"
+CLOSE_PERCENT = 1.0
+FALLING_NATS = 0.01
+"""A validation loss that fell by more than this over the last tenth of the steps was still falling."""
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """A baseline that an arm is compared with."""
+
+    label: str
+    gap: Gap
+    differences: list[Note]
+    """Settings that differ besides the method: then the gap is not the method's alone."""
+
+    @property
+    def comparable(self) -> bool:
+        return not self.differences
+
+    def verdict(self, limit: float = GOAL_PERCENT) -> str:
+        """met, missed or undecided: whether the arm is at most `limit` percent worse, by the whole interval."""
+        return goal_verdict(self.gap.worse, limit) if self.comparable else NOT_COMPARABLE
+
+
+@dataclass(frozen=True)
+class Costs:
+    parameters: int | None
+    frozen: int | None
+    trainable: int | None
+    flops_ratio: float | None
+    """Matmul FLOPs of a training step ÷ the plain baseline's."""
+    block_flops_ratio: float | None
+    """The same for the blocks' weight matrices alone."""
+    total_flops: float | None
+    """Of the whole run."""
+    weight_bytes: int | None
+    optimizer_bytes: int | None
+    checkpoint_bytes: int | None
+    peak_memory_bytes: float | None
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """How much text an arm has seen, as far as its runs recorded it."""
+
+    tokens: int | None
+    train_tokens: int | None
+    """Tokens there were to train on."""
+    epochs: float | None
+    text_share: float | None
+    """Of the whole corpus, what was prepared."""
+    falling: bool
+
+    @property
+    def first_look(self) -> bool:
+        """Less than one pass over the data and the loss still falling: no result yet."""
+        return self.epochs is not None and self.epochs < 1 and self.falling
+
+
+@dataclass(frozen=True)
+class ArmRecord:
+    label: str
+    method: str
+    dataset: str
+    model: str
+    metric: Metric
+    seeds: tuple[int, ...]
+    score: float
+    """Mean over seeds of the metric on the whole validation set."""
+    score_std: float | None
+    scores: dict[int, float]
+    is_baseline: bool
+    is_trained: bool
+    """Whether everything trains all the time, as in a baseline: then there is nothing to judge."""
+    plain: Opponent | None
+    """The baseline without adapters; None for itself, or without one."""
+    equal: Opponent | None
+    """The baseline with the same adapters, start and architecture, where that is not the plain one."""
+    lacks_equal: bool
+    """It has adapters, a start or an architecture that no baseline trained alike has."""
+    verdict: str | None
+    """Whether it is at most 5 % worse than each of the two; None where there is nothing to judge."""
+    close: str | None
+    """The same for 1 %."""
+    more_seeds: int | None
+    """About how many more seeds would decide an undecided verdict; None if decided or unknown."""
+    time: StepTime | None
+    costs: Costs
+    exposure: Exposure
+    frozen_check: str
+    bits_per_byte: float | None
+    arm: Arm = field(repr=False, compare=False)
+    """The runs behind it."""
+
+    @property
+    def opponents(self) -> list[Opponent]:
+        return [opponent for opponent in (self.plain, self.equal) if opponent]
+
+    @property
+    def comparable(self) -> bool:
+        return all(opponent.comparable for opponent in self.opponents)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only: numbers, strings, lists and dictionaries; None where nothing is known."""
+        values = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "arm"}
+        for name in ("plain", "equal"):
+            if opponent := getattr(self, name):
+                values[name]["verdict"] = opponent.verdict()
+        return {**values, "metric": self.metric.name, "gap_unit": "points" if self.metric.gap_in_points else "percent"}
+
+
+def records_of(comparison: Comparison) -> list[ArmRecord]:
+    return [_record(arm, comparison) for arm in comparison.arms]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of the arms that leave something untrained, by its gap to the plain baseline."""
+
+    record: ArmRecord
+    gap: Gap
+    """With an interval corrected for having chosen it among so many (Šidák)."""
+    among: int
+
+
+def best_of(comparison: Comparison) -> Best | None:
+    rivals = [r for r in comparison.records if r.verdict and r.plain and r.plain.comparable]
+    if not rivals:
+        return None
+    chosen = min(rivals, key=lambda r: sum(r.plain.gap.logs) / len(r.plain.gap.logs) if r.plain else math.inf)
+    base = chosen.arm.plain_baseline
+    assert base is not None
+    gap = paired_gap(comparison.metric, chosen.scores, base.scores, corrected_level(len(rivals)))
+    return Best(chosen, gap, len(rivals)) if gap else None
+
+
+def gap_of(arm: Arm) -> Gap | None:
+    """To the baseline that has the same adapters, else to the plain one."""
+    return paired_gap(arm.metric, arm.scores, arm.baseline.scores) if arm.baseline else None
+
+
+def gap_to_plain(arm: Arm) -> Gap | None:
+    """To the baseline without adapters, if that was trained alike."""
+    opponent = _against(arm, arm.plain_baseline)
+    return opponent.gap if opponent and opponent.comparable else None
+
+
+def _record(arm: Arm, comparison: Comparison) -> ArmRecord:
+    score, time = spread(list(arm.scores.values())), step_time(arm)
+    plain = _against(arm, arm.plain_baseline)
+    equal = _against(arm, arm.baseline) if arm.baseline is not arm.plain_baseline else None
+    opponents = [opponent for opponent in (plain, equal) if opponent] if arm.made.freezes or arm.made.moves else []
+    verdict = _worst([opponent.verdict() for opponent in opponents])
+    missing = [more_seeds(o.gap.logs) for o in opponents if o.verdict() == UNDECIDED] if verdict == UNDECIDED else []
+    return ArmRecord(
+        label=arm.label,
+        method=arm.method,
+        dataset=comparison.dataset,
+        model=comparison.model,
+        metric=comparison.metric,
+        seeds=tuple(arm.scores),
+        score=score.mean,
+        score_std=score.std,
+        scores=arm.scores,
+        is_baseline=arm.is_baseline,
+        is_trained=arm.made.is_trained,
+        plain=plain,
+        equal=equal,
+        lacks_equal=arm.is_unequal,
+        verdict=verdict,
+        close=_worst([opponent.verdict(CLOSE_PERCENT) for opponent in opponents]),
+        more_seeds=max((count for count in missing if count), default=None) if all(missing) else None,
+        time=time,
+        costs=_costs(arm, time),
+        exposure=_exposure(arm),
+        frozen_check=_frozen_check(arm),
+        bits_per_byte=_mean(arm, "bits_per_byte"),
+        arm=arm,
+    )
+
+
+def _against(arm: Arm, baseline: Arm | None) -> Opponent | None:
+    gap = paired_gap(arm.metric, arm.scores, baseline.scores) if baseline else None
+    return Opponent(baseline.label, gap, differences(arm, baseline)) if baseline and gap else None
+
+
+def _worst(verdicts: list[str]) -> str | None:
+    """Met only if met everywhere; missed if missed anywhere."""
+    return next((v for v in (NOT_COMPARABLE, MISSED, UNDECIDED, MET) if v in verdicts), None)
+
+
+def _costs(arm: Arm, time: StepTime | None) -> Costs:
+    total, frozen, trainable = (_first(arm, f"{kind}_parameters") for kind in ("total", "frozen", "trainable"))
+    base, flops, tokens = arm.plain_baseline or arm, _mean(arm, "flops_per_token"), _mean(arm, "tokens")
+    counted = _ratio(flops, _mean(base, "flops_per_token"))
+    return Costs(
+        parameters=total,
+        frozen=frozen,
+        trainable=trainable,
+        flops_ratio=counted if counted is not None else time.predicted if time else None,
+        block_flops_ratio=_ratio(_mean(arm, "block_flops_per_token"), _mean(base, "block_flops_per_token")),
+        total_flops=flops * tokens if flops and tokens else None,
+        weight_bytes=None if total is None else checkpoint_bytes(total, 0),
+        optimizer_bytes=None if trainable is None else checkpoint_bytes(0, trainable),
+        checkpoint_bytes=None if total is None or trainable is None else checkpoint_bytes(total, trainable),
+        peak_memory_bytes=_mean(arm, "peak_memory_bytes"),
+    )
+
+
+def _exposure(arm: Arm) -> Exposure:
+    tokens, there = (_first(arm, key) for key in ("tokens", "train_tokens"))
+    epochs = tokens / there if tokens and there else arm.settings.get("training.epochs")
+    falls = []
+    for curve in (run.curve("loss") for run in arm.runs):
+        before = [value for step, value in curve.items() if step <= 0.9 * max(curve)]
+        falls += [before[-1] - list(curve.values())[-1]] if before else []
+    falling = bool(falls) and sum(falls) / len(falls) > FALLING_NATS
+    return Exposure(tokens, there, epochs, _mean(arm, "text_share"), falling)
+
+
+def _frozen_check(arm: Arm) -> str:
+    if _first(arm, "frozen_parameters") == 0:
+        return NO_WEIGHTS if arm.made.freezes else NOTHING_FROZEN
+    return VERIFIED if all((run.result or {}).get("frozen_verified") is True for run in arm.runs) else NOT_VERIFIED
+
+
+def _mean(arm: Arm, key: str) -> float | None:
+    values = arm.facts(key)
+    return spread(values).mean if values else None
+
+
+def _first(arm: Arm, key: str) -> int | None:
+    values = arm.facts(key)
+    return int(values[0]) if values else None
+
+
+def _ratio(value: float | None, reference: float | None) -> float | None:
+    return value / reference if value and reference else None
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dictionaries, and only what JSON has."""
+    if isinstance(value, Note):
+        return {"key": value.key, **{k: _plain(v) for k, v in value.values.items()}}
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
