@@ -65,7 +65,7 @@ def compare(runs: Runs) -> list[dict[str, Any]]:
     from oelm.analysis.compare.results import require_finished
     from oelm.analysis.report.tables import summary_table
 
-    return summary_table(require_finished(_paths(runs))).records
+    return summary_table(require_finished(_paths(runs))).facts()
 
 
 def write_report(runs: Runs, out: str | Path, **options: Any) -> list[Path]:
