@@ -6,7 +6,7 @@ arms = oelm.compare("runs")
 oelm.write_report("runs", "report")
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ def with_positions(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "model": {**model, "overrides": {"positions": "rotary", **overrides}}}
 
 
-def data_folder(name: str) -> Path:
+def data_folder(name: str, note: Callable[[str], None] = lambda remark: None) -> Path:
     """Prepared data by folder or name; the embedded corpus is prepared when it is first asked for."""
     from oelm.data import tokens
     from oelm.data.labelled import MANIFEST
@@ -100,6 +100,7 @@ def data_folder(name: str) -> Path:
         from oelm.data.prepare import prepare
 
         require_alone("oelm data prepare fables", "the same command as now")
+        note("preparing the embedded corpus 'fables' (once)")
         return prepare("fables", tokenizer_spec="bpe:1024").path
     return tokens.find(name)
 

@@ -27,6 +27,7 @@ import yaml
 
 from oelm.errors import OelmError
 from oelm.files import exclusive, is_locked, sync, write_atomically, write_json
+from oelm.yaml_files import read_yaml
 
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
 DEAD = "dead"
@@ -143,10 +144,7 @@ class RunFolder:
     # What analysis and monitoring read
 
     def config(self) -> dict[str, Any]:
-        try:
-            config = yaml.safe_load(self.config_file.read_text())
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise OelmError(f"{self.config_file} cannot be read: {str(error).splitlines()[0]}") from error
+        config = read_yaml(self.config_file, "config")
         if not isinstance(config, dict):
             raise OelmError(f"{self.config_file} holds {type(config).__name__}, not a mapping of settings")
         return config

@@ -9,6 +9,7 @@ Traceback (most recent call last):
 oelm.errors.OelmError: layers of shape is 'two'; it must be a whole number of at least 1
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -20,6 +21,26 @@ from oelm.errors import OelmError, unknown
 _WORDS = {str: "a name", bool: "true or false", int: "a whole number", float: "a number", tuple: "a list"}
 
 
+_NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?inf|nan")
+
+
+def plain_number(text: str) -> int | float | None:
+    """A number as people write it; None for what only int() takes for one: 08, 1_0, digits of other scripts.
+
+    >>> plain_number("8"), plain_number("3e-4"), plain_number("08"), plain_number("1_0"), plain_number("٣")
+    (8, 0.0003, None, None, None)
+    """
+    if not _NUMBER.fullmatch(text):
+        return None
+    return int(text) if re.fullmatch(r"[-+]?[0-9]{1,300}", text) else float(text)
+
+
+def require_name(what: str, name: str) -> None:
+    """Refuse a name that would lead elsewhere as part of a path, or garble a terminal."""
+    if not name or not name.isprintable() or name.startswith(".") or re.search(r"[/\\]|\.\.", name):
+        raise OelmError(f"{what} {name!r} cannot be a folder's name; use letters, digits, '-', '_' and '+'")
+
+
 @dataclass(frozen=True)
 class Limit:
     words: str
@@ -27,6 +48,7 @@ class Limit:
 
 
 AT_LEAST_1 = Limit("of at least 1", lambda value: value >= 1)
+COUNT = Limit("of at least 1, and at most 16,777,216", lambda value: 1 <= value <= 2**24)
 BELOW_1 = Limit("of at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
@@ -44,10 +66,10 @@ def build(cls: Any, values: Any, what: str, renamed: Mapping[str, str] | None = 
     return cls(**result)
 
 
-def require_valid(made: Any) -> None:
+def require_valid(made: Any, prefix: str = "") -> None:
     """Check a dataclass that was made by hand; for its `__post_init__`."""
     for name, hint in _hints(made.__class__).items():
-        _checked(getattr(made, name), hint, name)
+        _checked(getattr(made, name), hint, f"{prefix}{name}")
 
 
 @cache

@@ -211,3 +211,67 @@ def test_a_group_without_a_command_shows_its_help_and_no_error():
     run = oelm("data")
     assert run.returncode == 2
     assert "prepare" in run.stdout + run.stderr and "error" not in run.stderr
+
+
+def quick(*arguments, **environment):
+    """What a command says, and whether it loaded torch on the way."""
+    program = (
+        "import sys, atexit; from oelm.__main__ import main\n"
+        "atexit.register(lambda: print('torch' in sys.modules, 'transformers' in sys.modules)); main()"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+    assert run.stdout.split()[-2:] == ["False", "False"], "it loads torch or transformers before it refuses"
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--method", "oelm_frieze", "--dataset", "fables"], ["did you mean 'oelm_freeze'"]),
+        (["train", "--dataset", "fables", "--size", "nope"], ["size 'nope' is unknown"]),
+        (["train", "--dataset", "fables", "--max-steps", "1_0"], ["--max-steps", "'1_0' is not a whole number"]),
+        (["train", "--dataset", "fables", "--set", "training.max_lrr=1"], ["max_lrr"]),
+        (["train", "--dataset", "fables", "--out", ""], ["--out", "the path is empty"]),
+        (["train", "--dataset", "fables", "--report-to", "wandbe"], ["tracker 'wandbe' is unknown", "wandb"]),
+        (["inspect", "tiny", "--method", "nothing"], ["method 'nothing' is unknown"]),
+        (["inspect", "medium-521"], ["'medium-521'", "did you mean 'medium-512'"]),
+        (["estimate", "--size", "tiny", "--method", "nothing"], ["method 'nothing' is unknown"]),
+        (["run", "GPT-99"], ["experiment 'GPT-99' is unknown"]),
+        (["run", "GPT-01", "--seeds", "0,1_0"], ["--seeds '0,1_0' is not a list of whole numbers"]),
+    ],
+)
+def test_what_is_mistyped_is_refused_before_torch_is_loaded(arguments, words):
+    refused(quick(*arguments), *words)
+
+
+def test_an_unknown_model_without_a_network_is_one_line_at_once():
+    run = quick("inspect", "llama-1b", HF_HUB_OFFLINE="0", HF_ENDPOINT="http://127.0.0.1:9")
+    refused(
+        run, "model 'llama-1b' is unknown here, and the hub cannot be reached", "or a folder with a config", code=69
+    )
+
+
+def test_h_is_help_and_the_shell_can_complete():
+    for arguments in (["-h"], ["train", "-h"], ["data", "prepare", "-h"]):
+        assert "Usage" in oelm(*arguments).stdout
+    shown = oelm("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert "COMP_WORDS" in shown.stdout, shown.stderr
+
+
+def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_is_json_alone(fables_folder, tmp_path):
+    command = ["train", "--dataset", fables_folder, *SMALL, "--log-every", "1"]
+    run = oelm(*command, "--out", tmp_path / "[bold]a[/]", "--json")
+    assert json.loads(run.stdout)["steps"] == 6, run.stderr
+    lines = run.stderr.splitlines()
+    assert lines[0] == f"baseline → {tmp_path}/[bold]a[/]"
+    assert lines[1].startswith("step 1 of 6: loss ") and lines[-1].startswith("step 6 of 6: loss ")
+    quiet = oelm(*command, "--out", tmp_path / "b", "-q")
+    assert quiet.stderr == "" and quiet.stdout.startswith(f"{tmp_path}/b: perplexity ")
+    loud = oelm(*command, "--out", tmp_path / "c", "-q", "-v")
+    assert "validation loss" in loud.stderr and "finished: perplexity" in loud.stderr

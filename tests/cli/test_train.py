@@ -1,13 +1,14 @@
 """What `oelm train` makes of its options, before anything is trained."""
 
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner
 
 from oelm.cli import train
 from oelm.cli.main import app
 from oelm.errors import OelmError
-from oelm.training.config import RunConfig
+from oelm.training.config import RunConfig, options
 
 
 @pytest.fixture
@@ -76,3 +77,46 @@ def test_processes_of_torchrun_do_not_all_prepare_the_data(parsed, words, tmp_pa
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
     with pytest.raises(OelmError, match="prepare the data before torchrun starts processes: run 'oelm data"):
         parsed(*words)
+
+
+def test_every_setting_is_an_option_with_the_help_and_default_of_the_config():
+    command = typer.main.get_command(app).commands["train"]
+    found = {parameter.name: parameter for parameter in command.params}
+    for section, name, field in options():
+        help_text = found[name].help
+        assert field.description.partition(";")[0].lower() in help_text.lower(), (section, name)
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+            assert f"(default: {field.default:g})" in help_text
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        (["--learning-rate", "1e-3"], lambda c: c.training.max_lr == 1e-3),
+        (["--max_lr", "1e-3"], lambda c: c.training.max_lr == 1e-3),
+        (["--gradient-accumulation-steps", "3"], lambda c: c.training.accumulation == 3),
+        (["--weight-decay", "0"], lambda c: c.training.weight_decay == 0),
+        (["--eval-tokens", "all"], lambda c: c.training.eval_tokens == "all"),
+        (["--eval_tokens", "640"], lambda c: c.training.eval_tokens == 640),
+        (["--report-to", "none"], lambda c: c.runtime.trackers == []),
+        (["--model_type", "oelm_v2"], lambda c: c.method == "oelm_freeze"),
+        (["--compile"], lambda c: c.runtime.compile is True),
+    ],
+)
+def test_the_names_of_others_are_names_of_the_same_settings(parsed, fables_folder, words, read):
+    assert read(parsed("--dataset", fables_folder, *words))
+
+
+def test_new_models_have_rotary_positions_and_recorded_runs_keep_theirs(parsed, fables_folder, tmp_path):
+    assert parsed("--dataset", fables_folder).model.overrides == {"positions": "rotary"}
+    assert parsed("--dataset", fables_folder, "--positions", "learned").model.overrides == {"positions": "learned"}
+    given = parsed("--dataset", fables_folder, "--set", "model.overrides.positions=learned")
+    assert given.model.overrides == {"positions": "learned"}
+    record = {"data": {"path": str(fables_folder), "fingerprint": "0123456789ab"}, "model": {"size": "demo"}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(record))
+    assert parsed("--config", tmp_path / "config.yaml").model.overrides == {}
+    assert parsed("--config", tmp_path / "config.yaml", "--dataset", fables_folder).model.overrides == {}
+    (tmp_path / "config.yaml").write_text("model: {size: tiny}\n")
+    assert parsed("--config", tmp_path / "config.yaml", "--dataset", fables_folder).model.overrides == {
+        "positions": "rotary"
+    }

@@ -2,6 +2,7 @@ import pytest
 import yaml
 
 from oelm.errors import OelmError
+from oelm.models.shape import GPTConfig
 from oelm.training.config import RunConfig, TrainingSection, with_settings
 from oelm.training.optimizer import learning_rate
 
@@ -31,6 +32,21 @@ def test_the_defaults_are_the_published_settings():
         ({**DATA, "training": {"min_lr": 1.0}}, "min_lr 1.0 is above max_lr"),
         ({**DATA, "method": "none"}, "method 'none' is unknown"),
         ({**DATA, "seed": -1}, "config key 'seed' is -1"),
+        ({**DATA, "seed": False}, "config key 'seed' is False: Input should be a number, not true or false"),
+        ({**DATA, "training": {"max_steps": True}}, "config key 'training.max_steps' is True"),
+        ({**DATA, "training": {"max_lr": True}}, "config key 'training.max_lr' is True"),
+        ({**DATA, "seed": "08"}, "config key 'seed' is '08': Input should be a number, written in digits"),
+        ({**DATA, "seed": "1_0"}, "config key 'seed' is '1_0'"),
+        ({**DATA, "seed": "٣"}, "config key 'seed' is '٣'"),
+        ({"data": {"path": ""}}, "config key 'data.path' is ''"),
+        ({**DATA, "training": {"batch_size": 10**15}}, "config key 'training.batch_size' is 1000000000000000"),
+        ({**DATA, "training": {"max_steps": 10**30}}, "config key 'training.max_steps' is 10000000"),
+        ({**DATA, "method": {"name": "../../escaped"}}, "method '../../escaped' cannot be a folder's name"),
+        ({**DATA, "method": {"name": "a/b"}}, "method 'a/b' cannot be a folder's name"),
+        ({**DATA, "method": "oelm_freeze+rank=08"}, "rank='08' is not a whole number"),
+        ({**DATA, "method": "oelm_freeze+rank=1_0"}, "rank='1_0' is not a whole number"),
+        ({**DATA, "method": "oelm_freeze+rank=٣"}, "rank='٣' is not a whole number"),
+        ({**DATA, "method": "baseline+lr=1"}, "lr=1 changes nothing; leave it out"),
     ],
 )
 def test_a_wrong_config_is_one_line(values, message):
@@ -38,6 +54,19 @@ def test_a_wrong_config_is_one_line(values, message):
         RunConfig.parse(values)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_may_be_written_as_people_write_them():
+    config = RunConfig.parse({**DATA, "seed": "7", "training": {"max_lr": "3e-4", "max_steps": 1e3}})
+    assert (config.seed, config.training.max_lr, config.training.max_steps) == (7, 3e-4, 1000)
+
+
+def test_a_model_beyond_any_machine_is_refused_before_it_is_built():
+    for name, value in (("num_layers", 10**9), ("d_model", 2**40), ("vocab_size", 10**15)):
+        with pytest.raises(
+            OelmError, match=rf"{name} is {value}; it must be a whole number of at least 1, and at most"
+        ):
+            GPTConfig.of_size("demo", **{name: value})
 
 
 def test_unreadable_config_files_are_refused(tmp_path):

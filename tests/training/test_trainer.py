@@ -389,3 +389,9 @@ def test_status_shows_progress(config, tmp_path):
     assert seen[0]["state"] == "running"
     assert seen[-1]["state"] == "finished"
     assert json.loads((tmp_path / "run" / "status.json").read_text())["step"] == 12
+
+
+def test_a_program_that_trains_with_us_hears_our_log(config, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "oelm"):
+        train(config(max_steps=3), tmp_path / "run")
+    assert any("finished: perplexity" in record.message for record in caplog.records)

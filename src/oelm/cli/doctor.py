@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +40,7 @@ def examine(check_hub: bool = True) -> dict[str, Any]:
 
     from oelm.data.tokens import data_directory, prepared
     from oelm.training.environment import environment, usable_cores
+    from oelm.training.tracking import TRACKERS
 
     facts = environment()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
@@ -57,7 +57,7 @@ def examine(check_hub: bool = True) -> dict[str, Any]:
         "memory": f"{_memory_gb():.0f} GB",
         "disk free": f"{shutil.disk_usage(here).free / 1e9:.0f} GB in {here}",
         "hub": _hub() if check_hub else "not checked (--offline)",
-        "trackers": {name: _tracker(name) for name in ("tensorboard", "wandb")},
+        "trackers": {name: _tracker(name) for name in TRACKERS},
         "prepared data": [path.name for path in prepared()] or f"none in {data_directory()} (see 'oelm data prepare')",
     }
 
@@ -70,19 +70,14 @@ def _memory_gb() -> float:
 
 
 def _hub() -> str:
-    """Whether the hub answers, asked of the address that huggingface_hub itself would use."""
-    from urllib.parse import urlsplit
-
     from huggingface_hub import constants
+
+    from oelm.hub import unreachable
 
     if constants.HF_HUB_OFFLINE:
         return "switched off (HF_HUB_OFFLINE is set); local files work"
-    address = urlsplit(constants.ENDPOINT)
-    try:
-        with socket.create_connection((address.hostname or "", address.port or 443), timeout=3):
-            return "reachable"
-    except OSError as error:
-        return f"not reachable ({error}); local files work in place of hub names"
+    why = unreachable()
+    return f"not reachable ({why}); local files work in place of hub names" if why else "reachable"
 
 
 def _tracker(name: str) -> str:

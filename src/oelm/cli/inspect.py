@@ -59,6 +59,11 @@ def inspect(
     Memory is the peak of a float32 training step of our GPT on a CPU, beyond what Python and its libraries take (about
     0.3 GB): weights, gradients, AdamW's moments, what the backward pass keeps, the loss (docs/speed.md).
     """
+    from oelm.freezing.methods import method as find_method
+    from oelm.models.known import require_known
+
+    find_method(method)  # what is misspelt is refused before torch is loaded
+    require_known(model)
     from oelm.costs.inspection import inspect_model
 
     given = {"vocab_size": vocab_size, "positions": positions, "dropout": dropout}

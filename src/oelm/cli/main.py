@@ -37,7 +37,7 @@ app = typer.Typer(
     epilog="Start with: oelm demo. Every command has --help; those that print facts have --json.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
 app.command("methods")(inspect.methods)
@@ -73,7 +73,7 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
 
 
 def main() -> NoReturn:
-    """Run the command line; what a user can mend is one line on stderr and exit code 2, never a traceback."""
+    """Run the command line; what a user can mend is one line on stderr and an exit code, never a traceback."""
     with contextlib.suppress(AttributeError, OSError, ValueError):  # no such signal, or no stderr to write to
         faulthandler.register(signal.SIGUSR1)  # a process that seems to hang says where it is
     try:

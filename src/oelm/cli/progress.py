@@ -1,5 +1,6 @@
 """Progress bars on stderr, silent where nobody watches."""
 
+import logging
 import os
 import sys
 import time
@@ -17,15 +18,18 @@ _OTHER_LINES = 6
 @contextmanager
 def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
     """A bar for one run, fed with the trainer's progress facts."""
-    if quiet or not sys.stderr.isatty():
+    if quiet:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _line_by_line(title)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from oelm.cli.console import command_console
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[facts]}"),
@@ -40,6 +44,29 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
             bar.update(task, completed=shown["step"], total=shown["max_steps"], facts=describe(shown))
 
         yield update
+
+
+def _line_by_line(title: str) -> Callable[[dict[str, Any]], None]:
+    """For a file or a pipe: a line whenever the trainer says something, which is at most every second."""
+    print(title, file=sys.stderr, flush=True)
+
+    def update(facts: dict[str, Any]) -> None:
+        if facts["step"] or facts["state"] != "running":
+            print(f"step {facts['step']} of {facts['max_steps']}: {describe(facts)}", file=sys.stderr, flush=True)
+
+    return update
+
+
+@contextmanager
+def said_aloud(verbose: bool) -> Iterator[None]:
+    """With -v, what the run writes to its log is said on stderr as well."""
+    handler = logging.StreamHandler(sys.stderr)
+    if verbose:
+        logging.getLogger("oelm").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("oelm").removeHandler(handler)
 
 
 @contextmanager

@@ -36,6 +36,10 @@ def run(
     time_steps: Annotated[
         bool, typer.Option("--time", help="Afterwards time the arms' steps side by side, here, on an idle machine.")
     ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option("--track", "--report-to", help="tensorboard, wandb, mlflow or trackio. Repeatable."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run and what it needs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the runs and their outcome as JSON.")] = False,
 ) -> None:
@@ -49,7 +53,11 @@ def run(
     from oelm.experiments.entries import chosen
     from oelm.experiments.plan import unique
     from oelm.experiments.suite import plan_experiments, time_planned
+    from oelm.training.tracking import require_installed
 
+    if track:
+        require_installed(track)
+        settings = [*(settings or []), f"runtime.trackers=[{','.join(track)}]"]
     experiments = chosen(names, scale)
     root = out or Path("runs") / scale
     queue = find_engine(
@@ -83,9 +91,18 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
-        return list(dict.fromkeys(int(part) for part in text.split(",")))
+        return list(dict.fromkeys(_whole(part) for part in text.split(",")))
     except ValueError:
         raise OelmError(f"{option} {text!r} is not a list of whole numbers, e.g. 0,1,2") from None
+
+
+def _whole(text: str) -> int:
+    from oelm.validation import plain_number
+
+    number = plain_number(text.strip())
+    if not isinstance(number, int):
+        raise ValueError(text)
+    return number
 
 
 def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_json: bool) -> None:

@@ -19,7 +19,8 @@ projection without weights saves the matrix itself; learned adapters come on top
 
 import math
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from oelm.costs.flops import Flops, Matmul, attention_flops, count
 from oelm.costs.memory import Shape as MemoryShape
@@ -27,7 +28,11 @@ from oelm.costs.memory import attention_table, kept_by_block
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import method
 from oelm.freezing.spec import Adapters, Part, layer_numbers
+from oelm.validation import Limit, plain_number, require_valid
 
+Rate = Annotated[float, Limit("that is finite and positive", lambda value: 0 < value < math.inf)]
+SHARE = Limit("of at least 0 and at most 1: it is a share", lambda value: 0 <= value <= 1)
+POSITIVE_SHARE = Limit("above 0 and at most 1: it is a share", lambda value: 0 < value <= 1)
 STRATEGIES = ("ddp", "fsdp")
 PRECISIONS = ("mixed", "fp32")
 ADAMW_PASSES = 7
@@ -82,28 +87,18 @@ class Machine:
     """One device and its link. Rates per second; the defaults are a data-sheet A100 with 80 GB."""
 
     name: str = "a100-80gb"
-    peak_flops: float = 312e12
-    utilisation: float = 0.4
+    peak_flops: Rate = 312e12
+    utilisation: Annotated[float, POSITIVE_SHARE] = 0.4
     """Share of the peak that a training step reaches in practice."""
-    memory_bytes: float = 80e9
-    memory_bandwidth: float = 2.0e12
-    link_bandwidth: float = 25e9
+    memory_bytes: Rate = 80e9
+    memory_bandwidth: Rate = 2.0e12
+    link_bandwidth: Rate = 25e9
     """Bytes per second and direction between the slowest pair of devices that a ring passes through."""
-    overlap: float = 1.0
+    overlap: Annotated[float, SHARE] = 1.0
     """Share of the backward pass behind which communication can hide."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "name":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise OelmError(f"machine: {field.name} is {value!r}; it must be a finite number that is not negative")
-            if value == 0 and field.name != "overlap":
-                raise OelmError(f"machine: {field.name} is 0; it must be positive")
-        for name in ("utilisation", "overlap"):
-            if getattr(self, name) > 1:
-                raise OelmError(f"machine: {name} is {getattr(self, name)}; it is a share, at most 1")
+        require_valid(self, "machine: ")
 
 
 MACHINES: dict[str, Machine] = {
@@ -165,15 +160,11 @@ def read_machine(name: str, changes: dict[str, Any]) -> Machine:
     """A machine by name, or from a YAML file with its fields, with any field replaced."""
     if name in MACHINES:
         return _machine(asdict(MACHINES[name]) | changes, name)
-    import yaml
+    from oelm.yaml_files import read_yaml
 
-    try:
-        with open(name, encoding="utf-8") as file:
-            values = yaml.safe_load(file)
-    except FileNotFoundError:
-        raise OelmError(f"machine {name!r} is no file and unknown; known: {', '.join(MACHINES)}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise OelmError(f"machine {name} cannot be read: {' '.join(str(error).split())}") from None
+    if not Path(name).exists():
+        raise OelmError(f"machine {name!r} is no file and unknown; known: {', '.join(MACHINES)}")
+    values = read_yaml(Path(name), "machine")
     if not isinstance(values, dict):
         raise OelmError(
             f"machine {name} holds {type(values).__name__}; it must be a mapping, e.g. peak_flops: 3.12e+14"
@@ -186,16 +177,13 @@ def _machine(values: dict[str, Any], where: str) -> Machine:
     for key in values:
         if key not in known:
             raise unknown(f"setting of machine {where}", str(key), known)
-    numbers = {key: _number(value) for key, value in values.items() if key != "name"}
-    return Machine(**{**values, **numbers})
+    return Machine(**{key: _number(value) if key != "name" else value for key, value in values.items()})
 
 
 def _number(value: Any) -> Any:
     """YAML reads 3.12e14 (no sign) as text; people mean the number."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+    number = plain_number(value) if isinstance(value, str) else None
+    return value if number is None else number
 
 
 def estimate(job: Job, machine: Machine) -> dict[str, Any]:

@@ -13,20 +13,17 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from oelm.data.corpora import CORPORA
 from oelm.errors import OelmError, unknown
+from oelm.training.config import Section, one_line
+from oelm.yaml_files import parse_yaml
 
 SCALES = ("full", "mini", "smoke")
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
-
-
-class DataRecipe(_Section):
+class DataRecipe(Section):
     """Text for a language model: what 'oelm data prepare' is asked for."""
 
     corpus: str
@@ -39,7 +36,7 @@ class DataRecipe(_Section):
     validation_documents: int | None = Field(None, ge=1, description="the same for validation")
 
 
-class TaskRecipe(_Section):
+class TaskRecipe(Section):
     """A classification task for an encoder."""
 
     name: str
@@ -51,7 +48,7 @@ class TaskRecipe(_Section):
     toy: bool = Field(False, description="rows made from the embedded corpus instead of the task's own")
 
 
-class Published(_Section):
+class Published(Section):
     """What the original study reports for an experiment. None where it reports nothing."""
 
     seeds: int | None = None
@@ -67,7 +64,7 @@ class Published(_Section):
     perplexity_at: dict[int, float] = Field(default_factory=dict, description="validation perplexity by step")
 
 
-class Variant(_Section):
+class Variant(Section):
     """A named change of settings that every arm, or some of them, is run with."""
 
     name: str
@@ -76,7 +73,7 @@ class Variant(_Section):
     training: dict[str, Any] = Field(default_factory=dict)
 
 
-class Experiment(_Section):
+class Experiment(Section):
     """Arms × variants × seeds of one model on one data set, at one scale."""
 
     name: str
@@ -130,8 +127,8 @@ def experiment(name: str, scale: str = "full") -> Experiment:
     try:
         return Experiment.model_validate({**values, "scale": scale})
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise OelmError(f"catalog entry {name!r} is not valid at scale {scale}: {problems}") from error
+        problems = one_line(error, Experiment, "key")
+        raise OelmError(f"catalog entry {name!r} is not valid at scale {scale}: {problems}") from None
 
 
 def chosen(names: Iterable[str], scale: str = "full") -> list[Experiment]:
@@ -172,10 +169,7 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 def read(name: str) -> dict[str, Any]:
     """A file of the catalog. Shared: not to be changed."""
     text = resources.files("oelm.experiments").joinpath("catalog").joinpath(f"{name}.yaml").read_text("utf-8")
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise OelmError(f"catalog file {name}.yaml cannot be read: {' '.join(str(error).split())}") from None
+    content = parse_yaml(text, f"catalog file {name}.yaml")
     if not isinstance(content, dict):
         raise OelmError(f"catalog file {name}.yaml holds no mapping; see CONTRIBUTING.md for what an experiment is")
     return content

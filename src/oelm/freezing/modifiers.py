@@ -15,6 +15,7 @@ from typing import Any
 
 from oelm.errors import OelmError, unknown
 from oelm.freezing.spec import Method, Part, Thaw
+from oelm.validation import plain_number
 
 Change = Callable[[Method, str], Method]
 ORTHONORMAL_FFN = Part("semi_orthogonal", init_pretrained="semi_orthogonal_qr", frozen=True)
@@ -114,17 +115,24 @@ def _in_thaw(field: str, kind: Callable[[str, str], Any]) -> Change:
 
 
 def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise OelmError(f"{name}={text!r} is not a number") from None
+    number = plain_number(text)
+    if number is None:
+        raise OelmError(f"{name}={text!r} is not a number")
+    return float(number)
+
+
+def _factor(name: str, text: str) -> float:
+    number = _number(name, text)
+    if number == 1:
+        raise OelmError(f"{name}={text} changes nothing; leave it out")
+    return number
 
 
 def _whole(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise OelmError(f"{name}={text!r} is not a whole number") from None
+    number = plain_number(text)
+    if not isinstance(number, int):
+        raise OelmError(f"{name}={text!r} is not a whole number")
+    return number
 
 
 def equal_baseline(name: str) -> str:
@@ -165,12 +173,12 @@ MODIFIERS: dict[str, tuple[str, Change, str]] = {
     "every": ("4", _every, "queries and keys train only every few steps"),
     "lr": (
         "0.1",
-        lambda m, v: _parts(m, QK, lr=_number("lr", v)),
+        lambda m, v: _parts(m, QK, lr=_factor("lr", v)),
         "queries and keys with a learning rate of their own",
     ),
     "layer_lr": (
         "0.9",
-        lambda m, v: replace(m, layer_lr=_number("layer_lr", v)),
+        lambda m, v: replace(m, layer_lr=_factor("layer_lr", v)),
         "a learning rate that falls from layer to layer",
     ),
 }

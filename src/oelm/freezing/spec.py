@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from oelm.errors import OelmError, unknown
-from oelm.validation import build
+from oelm.validation import build, require_name
 
 ROLES = ("query", "key", "ffn")
 THAW_ORDERS = ("top-down", "bottom-up")
@@ -141,6 +141,7 @@ class Method:
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_name("method", self.name)
         if self.ratio is not None and not 0 < self.ratio <= 1:
             raise OelmError(f"ratio of method {self.name!r} is {self.ratio}; it is a share, above 0 and at most 1")
         if not 0 < self.layer_lr < math.inf:

@@ -6,11 +6,13 @@
 """
 
 import difflib
+import textwrap
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from oelm.errors import OelmError, unknown
+from oelm.errors import OelmError, Unavailable, unknown
 from oelm.models.shape import SIZES
 
 
@@ -87,15 +89,34 @@ def _auto_class(transformers: Any, architecture: str) -> Any:
     return transformers.AutoModel
 
 
+def require_known(name: str) -> None:
+    """Refuse what neither is here nor can be had, at once: transformers would ask the hub for half a minute."""
+    if name in (*SIZES, *KNOWN) or Path(name).exists():
+        return
+    if difflib.get_close_matches(name, [*SIZES, *KNOWN], cutoff=0.85):
+        raise unknown("model", name, [*SIZES, *KNOWN])
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    from oelm.hub import unreachable
+
+    with suppress(ValueError):  # no name that the hub could have; it says so itself
+        if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return
+    if why := unreachable():
+        raise Unavailable(
+            f"model {name!r} is unknown here, and the hub cannot be reached ({why}); "
+            f"known: {', '.join([*SIZES, *KNOWN])}, or a folder with a config.json"
+        )
+
+
 def read_config(name: str) -> Any:
+    require_known(name)
     import transformers
 
-    if difflib.get_close_matches(name, [*SIZES, *KNOWN], cutoff=0.85) and not Path(name).exists():
-        raise unknown("model", name, [*SIZES, *KNOWN])  # the hub would be asked for half a minute
     try:
         return transformers.AutoConfig.from_pretrained(name)
     except Exception as error:  # a missing folder, a damaged file and the hub all raise types of their own
-        reason = " ".join(str(error).split())[:120]
+        reason = textwrap.shorten(str(error), 160, placeholder=" …")
         what = "is no model folder" if Path(name).exists() else "is unknown here and could not be had from the hub"
         raise OelmError(
             f"model {name!r} {what} ({reason}); known: {', '.join([*SIZES, *KNOWN])}, or a folder with a config.json"

@@ -4,9 +4,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any
 
 from oelm.errors import OelmError, unknown
-from oelm.validation import AT_LEAST_1, BELOW_1, require_valid
+from oelm.validation import BELOW_1, COUNT, Limit, require_valid
 
-Count = Annotated[int, AT_LEAST_1]
+Count = Annotated[int, COUNT]
+LAYERS = Limit("of at least 1, and at most 4,096", lambda value: 1 <= value <= 4096)
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class GPTConfig:
 
     vocab_size: Count = 50_257
     d_model: Count = 512
-    num_layers: Count = 6
+    num_layers: Annotated[int, LAYERS] = 6
     num_heads: Count = 8
     d_ff: Count = 2048
     max_seq_len: Count = 512

@@ -5,26 +5,53 @@ Loads neither torch nor transformers, so that planning a hundred runs is instant
 
 import copy
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from oelm.errors import OelmError
 from oelm.freezing.methods import method
+from oelm.validation import plain_number
+from oelm.yaml_files import parse_yaml, read_yaml
+
+MOST_STEPS, MOST_AT_ONCE = 10**9, 2**20
+"""Beyond any machine; a slip of the keyboard is refused at once instead of being computed."""
 
 
-class _Section(BaseModel):
+def setting(default: Any, description: str, *flags: str, **limits: Any) -> Any:
+    """A setting of one value: its description is the help of its option, `flags` are other names of that option."""
+    return Field(default, description=description, json_schema_extra={"flags": list(flags)}, **limits)
+
+
+class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, value: Any, info: Any) -> Any:
+        """Neither true nor 0_1 is one, whatever int() makes of them."""
+        kinds = str(cls.model_fields[info.field_name].annotation)
+        if not re.search(r"\b(int|float)\b", kinds) or "dict[" in kinds:
+            return value
+        if isinstance(value, bool):
+            raise ValueError("Input should be a number, not true or false")
+        number = plain_number(value) if isinstance(value, str) else None
+        if isinstance(value, str) and number is None and "str" not in kinds and value not in kinds:
+            raise ValueError("Input should be a number, written in digits")
+        return value if number is None else number
 
-class ModelSection(_Section):
+
+class ModelSection(Section):
     """A named size of our GPT and what to change in it, or a pretrained encoder to fine-tune."""
 
-    size: str = Field("", description="default: demo, unless there is an encoder")
+    size: str = setting("", "size of our GPT: demo, tiny, small, medium-512, medium or large; default: demo")
     overrides: dict[str, Any] = Field(default_factory=dict, description="GPTConfig fields, e.g. positions: rotary")
-    encoder: str | None = Field(None, description="folder or hub name of a transformers model, for classification")
+    encoder: str | None = setting(
+        None, "fine-tune this transformers model (folder or hub name) as a classifier; needs a task", min_length=1
+    )
 
     @model_validator(mode="after")
     def _one_model(self) -> "ModelSection":
@@ -35,47 +62,51 @@ class ModelSection(_Section):
         return self
 
 
-class DataSection(_Section):
-    path: str = Field(description="folder written by 'oelm data prepare' or 'oelm data task'")
+class DataSection(Section):
+    path: str = Field(min_length=1, description="folder written by 'oelm data prepare' or 'oelm data task'")
     fingerprint: str | None = Field(None, description="identity of the data and its tokenizer; checked when given")
 
 
-class TrainingSection(_Section):
+class TrainingSection(Section):
     """The published settings are the defaults, except that every arm has the same learning rate."""
 
     # None until the data are known, if epochs are asked for; `with_steps` then fills in what depends on it.
-    max_steps: int = Field(None, ge=1, description="default: 100,000, or what epochs amount to")  # type: ignore[assignment]
-    epochs: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="passes over a task's training rows, instead of max_steps"
+    max_steps: int = setting(None, "optimizer steps; default: 100,000, or what epochs amount to", ge=1, le=MOST_STEPS)
+    epochs: float | None = setting(
+        None, "passes over a task's training rows, instead of steps; default with a task: 3", gt=0, allow_inf_nan=False
     )
-    batch_size: int = Field(8, ge=1, description="sequences per micro-batch")
-    accumulation: int = Field(1, ge=1, description="micro-batches per optimizer step")
-    sequence_length: int | None = Field(None, ge=1, description="tokens per sequence; default: the model's max_seq_len")
-    max_lr: float = Field(3e-4, gt=0, allow_inf_nan=False)
-    min_lr: float | None = Field(None, ge=0, description="learning rate at the end; default: a tenth of max_lr")
-    schedule: Literal["cosine", "linear"] = Field("cosine", description="how the rate falls after the warm-up")
-    warmup_steps: int | None = Field(None, ge=0, description="default: 2,000, or a tenth of a shorter run")
-    warmup_ratio: float | None = Field(None, ge=0, le=1, description="warm-up as a share of the run, instead of steps")
-    weight_decay: float = Field(0.1, ge=0, allow_inf_nan=False)
-    decay: Literal["matrices", "all"] = Field("matrices", description="what weight decay applies to")
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
-    grad_clip: float = Field(1.0, ge=0, description="0 switches clipping off")
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    eval_every: int | None = Field(None, ge=1, description="default: 1,000, or a tenth of a shorter run")
-    eval_budget: float = Field(
-        0.03, gt=0, le=1, description="share of the training computation that validation on the way may use"
+    batch_size: int = setting(8, "sequences per micro-batch", ge=1, le=MOST_AT_ONCE)
+    accumulation: int = setting(
+        1, "micro-batches per optimizer step", "--gradient-accumulation-steps", ge=1, le=MOST_AT_ONCE
     )
-    eval_tokens: Annotated[int, Field(ge=1)] | Literal["all"] | None = Field(
-        None, description="validation tokens on the way; default: as many as the budget allows"
+    sequence_length: int | None = setting(None, "tokens per sequence; default: the model's max_seq_len", ge=1, le=2**24)
+    max_lr: float = setting(3e-4, "learning rate after warm-up", "--learning-rate", gt=0, allow_inf_nan=False)
+    min_lr: float | None = setting(None, "learning rate at the end; default: a tenth of max_lr", ge=0)
+    schedule: Literal["cosine", "linear"] = setting("cosine", "how the rate falls after the warm-up: cosine or linear")
+    warmup_steps: int | None = setting(None, "warm-up steps; default: 2,000, or a tenth of a shorter run", ge=0)
+    warmup_ratio: float | None = setting(None, "warm-up as a share of the run, instead of steps", ge=0, le=1)
+    weight_decay: float = setting(0.1, "weight decay", ge=0, allow_inf_nan=False)
+    decay: Literal["matrices", "all"] = setting("matrices", "what weight decay applies to: matrices or all")
+    beta1: float = setting(0.9, "AdamW's first moment", ge=0, lt=1)
+    beta2: float = setting(0.95, "AdamW's second moment", ge=0, lt=1)
+    grad_clip: float = setting(1.0, "largest gradient norm; 0 switches clipping off", ge=0)
+    precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "precision: fp32, bf16, or fp16 on CUDA")
+    eval_every: int | None = setting(
+        None, "steps between validations; default: 1,000, or a tenth of a shorter run", ge=1
     )
-    eval_precision: Literal["training", "fp32"] = Field("training", description="precision of validation")
-    score: Literal["final", "best"] = Field(
-        "final", description="the result is the last validation, or the best one over the run, always of the whole set"
+    eval_budget: float = setting(
+        0.03, "share of the training computation that validation on the way may use", gt=0, le=1
     )
-    segments: bool = Field(True, description="tell an encoder which of two texts a token belongs to")
-    checkpoint_every: int | None = Field(None, ge=1, description="default: at every validation")
-    log_every: int = Field(10, ge=1)
+    eval_tokens: Annotated[int, Field(ge=1)] | Literal["all"] | None = setting(
+        None, "validation tokens on the way, or all; default: as many as the budget allows"
+    )
+    eval_precision: Literal["training", "fp32"] = setting("training", "precision of validation: training's, or fp32")
+    score: Literal["final", "best"] = setting(
+        "final", "the result is the last validation, or the best one over the run, always of the whole set"
+    )
+    segments: bool = setting(True, "tell an encoder which of two texts a token belongs to")
+    checkpoint_every: int | None = setting(None, "steps between checkpoints; default: at every validation", ge=1)
+    log_every: int = setting(10, "steps between rows of metrics and lines of progress", ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -113,28 +144,34 @@ class TrainingSection(_Section):
         try:
             return TrainingSection.model_validate({**self.model_dump(), "max_steps": steps})
         except ValidationError as error:
-            raise OelmError(f"epochs {self.epochs:g} are {steps} steps of this data: {_one_line(error)}") from None
+            raise OelmError(
+                f"epochs {self.epochs:g} are {steps} steps of this data: {one_line(error, TrainingSection)}"
+            ) from None
 
 
 ADDED_LATER = ("schedule", "warmup_ratio", "decay", "eval_precision", "score", "segments")
 """Training settings that records of earlier versions do not have."""
 
 
-class RuntimeSection(_Section):
+class RuntimeSection(Section):
     """Where and how a run is executed; not part of what it computes."""
 
-    device: str = "auto"
-    threads: int | None = Field(None, ge=1, description="CPU threads; default: torch's own choice")
-    compile: bool = False
-    nproc: int = Field(1, ge=1, description="processes on this machine; a batch is shared among them")
-    strategy: Literal["ddp", "fsdp"] = Field("ddp", description="of several processes: copies, or shards of the model")
-    gradient_checkpointing: bool = Field(False, description="less memory, about a third more computation, same result")
-    trackers: list[Literal["tensorboard", "wandb"]] = Field(default_factory=list)
+    device: str = setting("auto", "device: auto, cpu, cuda, cuda:N or mps", min_length=1)
+    threads: int | None = setting(None, "CPU threads; default: torch's own choice", ge=1, le=4096)
+    compile: bool = setting(False, "use torch.compile")
+    nproc: int = setting(1, "processes (GPUs) on this machine; they share each batch", ge=1, le=4096)
+    strategy: Literal["ddp", "fsdp"] = setting("ddp", "of several processes: ddp (a copy each) or fsdp (a shard each)")
+    gradient_checkpointing: bool = setting(False, "less memory, about a third more computation, the same result")
+    trackers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
+        default_factory=list,
+        description="trackers: tensorboard, wandb, mlflow or trackio, repeatable; default: none",
+        json_schema_extra={"flags": ["--track", "--report-to"]},
+    )
 
 
-class RunConfig(_Section):
-    method: str | dict[str, Any] = "baseline"
-    seed: int = Field(0, ge=0, lt=2**63)
+class RunConfig(Section):
+    method: str | dict[str, Any] = setting("baseline", "a name from 'oelm methods'", "--model_type")
+    seed: int = setting(0, "seed of weights, frozen projections and data order", ge=0, lt=2**63)
     model: ModelSection = Field(default_factory=ModelSection)
     data: DataSection
     training: TrainingSection = Field(default_factory=TrainingSection)
@@ -156,17 +193,12 @@ class RunConfig(_Section):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise OelmError(_one_line(error)) from None
+            raise OelmError(one_line(error, cls)) from None
 
     @classmethod
     def load(cls, path: str | Path, unless_given: dict[str, Any] | None = None) -> "RunConfig":
         """A config from a file; `unless_given` has sections that it may leave out."""
-        try:
-            values = yaml.safe_load(Path(path).read_text())
-        except FileNotFoundError:
-            raise OelmError(f"config {path} does not exist") from None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise OelmError(f"config {path} cannot be read: {' '.join(str(error).split())}") from None
+        values = read_yaml(Path(path), "config")
         if not isinstance(values, dict):
             raise OelmError(f"config {path} holds {type(values).__name__}, not a mapping of settings")
         return cls.parse({**(unless_given or {}), **values})
@@ -198,38 +230,49 @@ def with_settings(values: dict[str, Any], assignments: list[str]) -> dict[str, A
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
                 raise OelmError(f"setting {assignment!r}: {parent!r} is a value, not a section")
-        try:
-            place[last] = _number(yaml.safe_load(text))
-        except yaml.YAMLError:
-            raise OelmError(f"setting {assignment!r}: {text!r} is not a YAML value") from None
+        place[last] = _value(text, assignment)
     return result
 
 
-def _number(value: Any) -> Any:
-    """YAML reads 3e-4 (no dot) as text; people mean the number."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+def options() -> Iterator[tuple[str, str, FieldInfo]]:
+    """Every setting that is one value: its section ("" at the top), its name, and what is known of it."""
+    sections: dict[str, type[Section]] = {
+        "": RunConfig,
+        "model": ModelSection,
+        "training": TrainingSection,
+        "runtime": RuntimeSection,
+    }
+    for section, cls in sections.items():
+        for name, field in cls.model_fields.items():
+            if field.json_schema_extra is not None:
+                yield section, name, field
+
+
+def _value(text: str, assignment: str) -> Any:
+    try:
+        value = parse_yaml(text, "it")
+    except OelmError:
+        raise OelmError(f"setting {assignment!r}: {text!r} is not a YAML value") from None
+    number = plain_number(value) if isinstance(value, str) else None
+    return value if number is None else number  # YAML reads 3e-4 (no dot) as text; people mean the number
 
 
 _UNION_MEMBER = re.compile(r"constrained-|literal\[|dict\[|(str|int|float)$")
 """What pydantic adds to the name of a key that may have several types."""
 
 
-def _one_line(error: ValidationError) -> str:
-    problems = []
+def one_line(error: ValidationError, root: type[BaseModel], kind: str = "config key") -> str:
+    """Every problem with the key, the value and what is allowed there."""
+    problems: list[str] = []
     for item in error.errors():
         key = ".".join(str(part) for part in item["loc"] if not _UNION_MEMBER.match(str(part))) or "config"
         if item["type"] == "extra_forbidden":
-            problems.append(f"config key {key!r} is unknown; known here: {', '.join(_known_keys(item['loc']))}")
+            problems.append(f"{kind} {key!r} is unknown; known here: {', '.join(_known_keys(root, item['loc']))}")
         elif item["type"] == "missing":
-            problems.append(f"config key {key!r} is missing")
+            problems.append(f"{kind} {key!r} is missing")
         else:
             message = item["msg"].removeprefix("Value error, ")
-            start = f"config key {key!r} is {item['input']!r}: " if item["loc"] else ""
+            start = f"{kind} {key!r} is {_short(item['input'])}: " if item["loc"] else ""
             if problems and start and problems[-1].startswith(start):  # the next of several types that it may have
                 problems[-1] += f", or: {message}"
             else:
@@ -237,8 +280,14 @@ def _one_line(error: ValidationError) -> str:
     return "; ".join(problems)
 
 
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    section: Any = RunConfig
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _known_keys(root: Any, location: tuple[int | str, ...]) -> list[str]:
     for part in location[:-1]:
-        section = section.model_fields[part].annotation
-    return list(section.model_fields)
+        if part in getattr(root, "model_fields", {}):
+            root = root.model_fields[part].annotation
+        root = next((kind for kind in get_args(root) if hasattr(kind, "model_fields")), root)
+    return list(getattr(root, "model_fields", ()))

@@ -2,13 +2,14 @@
 
 import hashlib
 import importlib.util
+import json
 import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from oelm.errors import OelmError
+from oelm.errors import Unavailable, unknown
 
 log = logging.getLogger("oelm")
 
@@ -16,8 +17,10 @@ log = logging.getLogger("oelm")
 def require_installed(names: Sequence[str]) -> None:
     """Refuse trackers that are not there, where a user has just asked for them."""
     for name in names:
-        if name in TRACKERS and importlib.util.find_spec(name) is None:
-            raise OelmError(f"tracker {name!r} is not installed; pip install 'oelm[track]', or leave --track out")
+        if name not in TRACKERS:
+            raise unknown("tracker", name, TRACKERS)
+        if importlib.util.find_spec(name) is None:
+            raise Unavailable(f"tracker {name!r} is not installed; pip install 'oelm[track]', or leave --track out")
 
 
 class Tracker(Protocol):
@@ -45,11 +48,10 @@ class _Wandb:
 
         if os.environ.get("WANDB_MODE") not in ("offline", "disabled") and not wandb.api.api_key:
             raise RuntimeError("not logged in; run 'wandb login'")  # init would stop and ask
-        identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[
-            :16
-        ]  # a resumed run is the same run there
+        identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]  # resumed, it is the same run there
+        project = os.environ.get("WANDB_PROJECT") or "oelm"
         self.run = wandb.init(
-            project="oelm", name=folder.name, id=identity, dir=str(folder), config=config, resume="allow"
+            project=project, name=folder.name, id=identity, dir=str(folder), config=config, resume="allow"
         )
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -59,7 +61,54 @@ class _Wandb:
         self.run.finish()
 
 
-TRACKERS: dict[str, Callable[[Path, dict[str, Any]], Tracker]] = {"tensorboard": _TensorBoard, "wandb": _Wandb}
+class _Trackio:
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        import trackio
+
+        project = os.environ.get("TRACKIO_PROJECT") or "oelm"
+        self.run = trackio.init(project=project, name=folder.name, config=config, resume="allow")
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class _MLflow:
+    """Into the run folder, unless MLFLOW_TRACKING_URI names a server."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        import mlflow
+
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or (folder / "mlruns").resolve().as_uri()
+        self.client = mlflow.MlflowClient(tracking_uri=uri)
+        known = folder / "mlflow_run.txt"  # a resumed run is the same run there
+        if known.is_file():
+            self.run = known.read_text().strip()
+            return
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "oelm"
+        there = self.client.get_experiment_by_name(name)
+        experiment = there.experiment_id if there else self.client.create_experiment(name)
+        self.run = self.client.create_run(experiment, run_name=folder.name).info.run_id
+        for section, values in config.items():
+            self.client.log_param(self.run, section, json.dumps(values)[:500])
+        known.write_text(self.run)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.client.log_metric(self.run, name, value, step=step)
+
+    def close(self) -> None:
+        self.client.set_terminated(self.run)
+
+
+TRACKERS: dict[str, Callable[[Path, dict[str, Any]], Tracker]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _Wandb,
+    "mlflow": _MLflow,
+    "trackio": _Trackio,
+}
 
 
 class Trackers:

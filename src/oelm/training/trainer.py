@@ -346,13 +346,11 @@ def _log_to(file: Path) -> Iterator[None]:
     handler = logging.FileHandler(file)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
-    previous, propagate = log.level, log.propagate
-    log.setLevel(logging.INFO)
-    log.propagate = False  # the terminal shows progress; the file keeps what was said
+    previous = log.level
+    log.setLevel(logging.INFO)  # it goes on to the handlers of a program that we are part of
     try:
         yield
     finally:
         log.removeHandler(handler)
         log.setLevel(previous)
-        log.propagate = propagate
         handler.close()
