@@ -1,15 +1,94 @@
-"""Fixtures for the whole suite: no network, real data where it is present, a small prepared corpus."""
+"""Fixtures for the whole suite: no network, no process left behind, real data where it is present, a small corpus."""
 
+import contextlib
+import ctypes
 import importlib.util
 import os
+import signal
 import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from processes import children_of, words_of
+
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+PR_SET_CHILD_SUBREAPER = 36
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
+"""Processes that Python and torch keep for the next time, and that leave with us."""
+
+
+def _default_signals() -> None:
+    """`nohup` and background shells have us ignore signals, and what we start would inherit it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SIGHUP", "SIGQUIT"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # we go on; what we start gets the default
+
+
+_default_signals()
+
+
+def _end_all(before: set[int], seconds: float = 20.0) -> list[str]:
+    """Kill what was started since `before`; what had to be killed, in words."""
+    deadline = time.monotonic() + seconds  # one that is leaving may do so
+    while left := [pid for pid in children_of(os.getpid()) if pid not in before]:
+        left = [pid for pid in left if not any(helper in words_of(pid) for helper in HELPERS)]
+        if not left or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    named = [f"{pid}: {words_of(pid)}" for pid in left]
+    for pid in left:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return named
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nobody_outlives_the_suite() -> Iterator[None]:
+    """Processes whose parent has died become ours, so that they can be found; at the end nobody is left."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    yield
+    left = _end_all(set())
+    assert not left, f"processes outlived the tests: {left}"
+
+
+@pytest.fixture(autouse=True)
+def nobody_outlives_a_test(nobody_outlives_the_suite: None) -> Iterator[None]:
+    """A test that fails or times out leaves no process behind, and one that passes may not, either."""
+    before = set(children_of(os.getpid()))
+    yield
+    left = _end_all(before)
+    assert not left, f"processes outlived this test: {left}"
+
+
+@pytest.fixture
+def spawn() -> "Iterator[Callable[..., subprocess.Popen[Any]]]":
+    """subprocess.Popen for `python -m oelm …` and the like, out of reach of our terminal; killed when the test ends."""
+    started: list[subprocess.Popen[Any]] = []
+
+    def start(command: list[Any], **options: Any) -> "subprocess.Popen[Any]":
+        started.append(subprocess.Popen([str(word) for word in command], start_new_session=True, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        for pid in [process.pid, *children_of(process.pid)]:
+            with contextlib.suppress(OSError):
+                if process.poll() is None or pid != process.pid:
+                    os.kill(pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 @pytest.fixture(autouse=True)

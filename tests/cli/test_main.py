@@ -147,10 +147,10 @@ def test_train_compare_generate_with_the_studys_flag_names(fables_folder, tmp_pa
     refused(another, "another config", "training.max_lr")
 
 
-def test_sigterm_checkpoints_and_exits_143_and_resume_finishes(fables_folder, tmp_path):
+def test_sigterm_checkpoints_and_exits_143_and_resume_finishes(fables_folder, tmp_path, spawn):
     folder = RunFolder(tmp_path / "run")
     arguments = ["train", "--dataset", str(fables_folder), *SMALL, "--max-steps", "100000", "--out", str(folder.path)]
-    process = subprocess.Popen([sys.executable, "-m", "oelm", *arguments], stderr=subprocess.PIPE, text=True)
+    process = spawn([sys.executable, "-m", "oelm", *arguments], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 90
     while len(folder.metrics()) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -51,17 +51,14 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def training(runs: Path):
+def training(runs: Path, spawn):
     """A process that holds run `a` as a trainer does."""
     source = Path(__file__).parents[2] / "src"
-    process = subprocess.Popen(
+    process = spawn(
         [sys.executable, "-c", HOLD, runs / "a"], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(source)}
     )
     assert process.stdout.readline() == b"held\n"
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    return process
 
 
 def states() -> dict[str, str]:

@@ -47,11 +47,11 @@ def cluster(workplace):
     made.shutdown()
 
 
-def test_a_run_whose_ray_node_is_lost_resumes_elsewhere_from_its_checkpoint(cluster):
+def test_a_run_whose_ray_node_is_lost_resumes_elsewhere_from_its_checkpoint(cluster, spawn):
     made, nodes = cluster
     words = [sys.executable, "-m", "oelm", "run", "phase2", "--scale", "smoke", "--engine", "ray"]
     settings = [word for setting in LONG for word in ("--set", setting)]
-    suite = subprocess.Popen(
+    suite = spawn(
         [*words, "--address", made.address, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     folders = [RunFolder(f"runs/smoke/{name}") for name in ("GPT-01/baseline-0", "GPT-02/oelm_freeze-0")]
@@ -73,6 +73,20 @@ def test_a_run_whose_ray_node_is_lost_resumes_elsewhere_from_its_checkpoint(clus
     assert len(resumed) == 2
     assert not resumed[1].endswith("from step 0")
     assert [folder.result()["steps"] for folder in folders] == [1000, 1000]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the sockets in /proc")
+def test_a_local_ray_cluster_cannot_be_reached_from_outside(workplace, monkeypatch, spawn):
+    pytest.importorskip("ray", reason="needs ray (pip install 'oelm[cluster]')")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    program = (
+        "import os; from oelm.experiments.engines import find_engine; from processes import reachable_from_outside\n"
+        "find_engine('ray').run([], watch=lambda jobs: print(*reachable_from_outside(os.getpid())))"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(Path(__file__).parents[1])]))
+    said = spawn([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True).communicate(timeout=120)[0]
+    outside, listening = said.split()
+    assert outside == "[]" and int(listening) > 0
 
 
 def test_a_preempted_slurm_job_saves_itself_and_goes_on_when_it_is_queued_again(smoke):
@@ -111,7 +125,7 @@ def test_a_cancelled_slurm_job_has_its_run_save_itself(smoke):
     assert (folder.checkpoints / "latest").exists()
 
 
-def test_slurm_gets_the_job_back_only_when_its_run_has_saved(tmp_path):
+def test_slurm_gets_the_job_back_only_when_its_run_has_saved(tmp_path, spawn):
     pytest.importorskip("submitit", reason="needs submitit (pip install 'oelm[cluster]')")
     program = (
         "import pathlib, signal, sys, time\n"
@@ -119,13 +133,12 @@ def test_slurm_gets_the_job_back_only_when_its_run_has_saved(tmp_path):
         "signal.signal(signal.SIGTERM, save); print('ready', flush=True); time.sleep(60)"
     )
     training = Training("runs/x", str(tmp_path), 1)
-    training.process = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE)
+    training.process = spawn([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE)
     assert training.process.stdout.readline() == b"ready\n"
     again = training.checkpoint()
     assert (tmp_path / "saved").exists()
     assert again.function.process is None  # what is queued again starts from nothing but the folder
     assert training.process.wait() == 143
-    training.process.stdout.close()
 
 
 def test_more_processes_than_any_ray_machine_has_room_for_are_refused():

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,15 +13,16 @@ from oelm.cli.main import app
 from oelm.errors import OelmError
 from oelm.experiments.runner import Job, Slot, claimed, command, local_slots, run_all, signals_raise
 from oelm.runs import RunFolder
+from processes import is_alive
 
 SUITE = [sys.executable, "-m", "oelm", "run", "phase2", "--scale", "smoke", "--slots", "2"]
 LONG = ["--set", "training.max_steps=100000", "--set", "training.eval_every=50000"]
 FOLDERS = [RunFolder(f"runs/smoke/{name}") for name in ("GPT-01/baseline-0", "GPT-02/oelm_freeze-0")]
 
 
-def _started(after=20):
+def _started(spawn, after=20):
     """A suite of two long runs, both at work."""
-    suite = subprocess.Popen([*SUITE, *LONG], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    suite = spawn([*SUITE, *LONG], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not all(f.holder() and f.status_file.exists() and f.status()["step"] > after for f in FOLDERS):
         assert suite.poll() is None
@@ -40,27 +40,20 @@ def _require_saved():
 def _require_gone(pids):
     """The lock is free a moment before its owner has left; an orphan may stay a zombie until somebody reaps it."""
     deadline = time.monotonic() + 20
-    while alive := [pid for pid in pids if _alive(pid)]:
+    while alive := [pid for pid in pids if is_alive(pid)]:
         assert time.monotonic() < deadline, f"still there: {alive}"
         time.sleep(0.05)
 
 
-def _alive(pid):
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-
-
-def test_ctrl_c_checkpoints_and_stops_all_and_the_same_command_goes_on(workplace):
-    suite, pids = _started()
+def test_ctrl_c_checkpoints_and_stops_all_and_the_same_command_goes_on(workplace, spawn):
+    suite, pids = _started(spawn)
     suite.send_signal(signal.SIGINT)
     assert suite.wait(60) == 130
     _require_saved()
     _require_gone(pids)
 
     before = FOLDERS[0].status()["step"]
-    suite, pids = _started(after=before)
+    suite, pids = _started(spawn, after=before)
     assert CliRunner().invoke(app, ["stop", "--all", "--in", "runs"]).exit_code == 0
     assert suite.wait(60) == 143  # else it would have started the next run in the place of a stopped one
     _require_saved()
@@ -68,8 +61,8 @@ def test_ctrl_c_checkpoints_and_stops_all_and_the_same_command_goes_on(workplace
     assert f"from step {before}" in FOLDERS[0].log_file.read_text()
 
 
-def test_the_runs_of_a_killed_suite_save_themselves(workplace):
-    suite, _ = _started()
+def test_the_runs_of_a_killed_suite_save_themselves(workplace, spawn):
+    suite, _ = _started(spawn)
     suite.kill()
     suite.wait()
     deadline = time.monotonic() + 30

@@ -75,7 +75,7 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_others(experiment, fable
     assert planned[0].config.to_dict() == jobs[0].folder.config()
 
 
-def test_stopping_a_suite_checkpoints_its_runs(experiment, fables_folder, tmp_path):
+def test_stopping_a_suite_checkpoints_its_runs(experiment, fables_folder, tmp_path, spawn):
     program = (
         "import sys; from pathlib import Path; from oelm.data.tokens import TokenData\n"
         "from oelm.experiments.plan import Experiment, plan; from oelm.experiments.runner import run_all\n"
@@ -83,7 +83,7 @@ def test_stopping_a_suite_checkpoints_its_runs(experiment, fables_folder, tmp_pa
         "run_all(plan(e, TokenData.open(sys.argv[2]), Path(sys.argv[3]), threads=1), slots=2)"
     )
     experiment.training["max_steps"] = 100_000
-    process = subprocess.Popen(
+    process = spawn(
         [sys.executable, "-c", program, experiment.model_dump_json(), str(fables_folder), str(tmp_path / "s")],
         stderr=subprocess.DEVNULL,
     )

@@ -100,13 +100,13 @@ def test_resume_is_bitwise_for_other_methods(config, tmp_path, monkeypatch, meth
     assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
 
 
-def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(config, tmp_path):
+def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(config, tmp_path, spawn):
     settings = {"max_steps": 200, "eval_every": 100, "checkpoint_every": 20, "accumulation": 1}
     train(config(**settings), tmp_path / "whole")
     folder = RunFolder(tmp_path / "killed")
     folder.create(config(**settings).to_dict())
     resume = [sys.executable, "-m", "oelm", "resume", str(folder.path), "--quiet"]
-    process = subprocess.Popen(resume)
+    process = spawn(resume)
     deadline = time.monotonic() + 60
     while not any(folder.checkpoints.glob("step-*")) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -143,17 +143,20 @@ def test_a_finished_run_needs_its_data_no_more(config, tmp_path):
     assert train(again, tmp_path / "run") == first
 
 
-def test_sigint_exits_with_130(config, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGHUP", 129), ("SIGQUIT", 131)])
+def test_every_request_saves_and_exits_with_128_and_its_number(config, tmp_path, monkeypatch, name, code):
     original = LanguageModelling.batch
 
     def batch(objective, micro_step):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), getattr(signal, name))
         return original(objective, micro_step)
 
     monkeypatch.setattr(LanguageModelling, "batch", batch)
     with pytest.raises(Interrupted) as caught:
         train(config(accumulation=1), tmp_path / "run")
-    assert caught.value.exit_code == 130
+    assert caught.value.exit_code == code
+    assert RunFolder(tmp_path / "run").status()["state"] == "interrupted"
+    assert newest_valid(tmp_path / "run" / "checkpoints").step == 1
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,7 @@ Strategy = Annotated[
 MaxRestarts = Annotated[
     int, typer.Option(min=0, help="How often to go on from the last checkpoint when a process is lost.")
 ]
-Port = Annotated[
-    int, typer.Option(min=0, max=65535, help="Where the processes meet. (default: a free port)", show_default=False)
-]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Not used any more: no port is opened.", hidden=True)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON; nothing else goes to stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; the run folder has it all.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what goes to training.log.")]
@@ -115,7 +113,7 @@ def train(
     if dataset or task:
         check_size(run_config)  # a misspelt setting is refused before data is prepared
         run_config.data.path = _data_path(dataset, task, data_path, run_config.model.encoder)
-    _run(run_config, out or lab.run_folder(run_config), as_json, quiet, verbose, max_restarts=max_restarts, port=port)
+    _run(run_config, out or lab.run_folder(run_config), as_json, quiet, verbose, max_restarts=max_restarts)
 
 
 def _option(section: str, name: str, field: "FieldInfo") -> inspect.Parameter:
@@ -184,7 +182,7 @@ def resume(
 
     values = RunConfig.load(RunFolder.open(run).config_file).to_dict()
     config = RunConfig.parse(_merged(values, {"runtime": {"nproc": nproc, "strategy": strategy}}))
-    _run(config, run, as_json, quiet, verbose, max_restarts=max_restarts, port=port)
+    _run(config, run, as_json, quiet, verbose, max_restarts=max_restarts)
 
 
 def check_size(config: RunConfig) -> None:
@@ -205,7 +203,6 @@ def _run(
     verbose: bool = False,
     *,
     max_restarts: int = 0,
-    port: int = 0,
 ) -> None:
     from oelm.cli.progress import said_aloud, training_progress
     from oelm.runs import RunFolder
@@ -220,7 +217,7 @@ def _run(
 
         words = ["--json"] * as_json + ["--quiet"] * quiet + ["--verbose"] * verbose
         say = partial(typer.echo, err=True)
-        raise typer.Exit(launch(config, folder, options=words, max_restarts=max_restarts, port=port, say=say))
+        raise typer.Exit(launch(config, folder, options=words, max_restarts=max_restarts, say=say))
     quiet = quiet or not leads()
     try:
         with said_aloud(verbose), training_progress(f"{config.method_name} → {folder}", quiet) as progress:

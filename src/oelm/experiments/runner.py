@@ -15,11 +15,12 @@ from typing import Any
 from oelm.errors import OelmError, Unavailable
 from oelm.experiments.plan import PlannedRun
 from oelm.runs import FAILED, FINISHED, RunFolder, fate
+from oelm.training.interruption import STOP_SIGNALS, heard, leave_terminal
 
 REFUSED = (OelmError.exit_code, Unavailable.exit_code)
 """Exit codes of a run that did not even begin; its status is still that of an earlier attempt."""
-STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
-"""Exit codes of a run that left on request; the last two, before it had anything to save."""
+STOPPED = tuple(code for number in STOP_SIGNALS for code in (128 + number, -number))
+"""Exit codes of a run that left on request; the negative ones, before it had anything to save."""
 UNREADABLE = "unreadable"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 POLL_SECONDS = 0.5
@@ -242,13 +243,13 @@ def signals_raise() -> Iterator[None]:
     """SIGTERM and a closed terminal unwind like Ctrl-C does: a suite that dies must not leave its runs behind."""
 
     def leave(number: int, frame: FrameType | None) -> None:
+        leave_terminal()
         raise SystemExit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # nohup
-    previous = {number: signal.signal(number, leave) for number in heard}
+    previous = {number: signal.signal(number, leave) for number in heard() if number != signal.SIGINT}
     try:
         yield
     finally:

@@ -24,11 +24,13 @@ from oelm.errors import OelmError
 from oelm.runs import RunFolder, config_differences
 from oelm.training.config import RunConfig
 from oelm.training.environment import version
-from oelm.training.interruption import Interrupted
+from oelm.training.interruption import STOP_SIGNALS, Interrupted
 from oelm.training.world import ALONE, Item, Result, World
 
 PATIENCE = timedelta(minutes=30)
 """How long processes wait for each other: the first of them may be writing a large checkpoint."""
+MEETING = "OELM_MEETING"
+"""Names the file in which the processes of one machine meet, as `oelm.training.launch` has started them."""
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
 
 
@@ -98,7 +100,7 @@ class Processes(World):
             try:
                 yield
             except Interrupted:
-                for number in (signal.SIGTERM, signal.SIGINT):  # we are leaving; a launcher may ask once more
+                for number in STOP_SIGNALS:  # we are leaving; a launcher may ask once more
                     signal.signal(number, signal.SIG_IGN)
                 self._leave()
                 raise
@@ -107,6 +109,10 @@ class Processes(World):
     def _connect(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
+        if meeting := os.environ.get(MEETING):
+            file = Path(meeting).as_uri()
+            dist.init_process_group(self._backend, file, PATIENCE, self.size, self.rank)
+            return
         try:
             dist.init_process_group(self._backend, timeout=PATIENCE)
         except dist.DistNetworkError as error:
@@ -223,7 +229,7 @@ class Processes(World):
 
 def started() -> bool:
     """Whether torchrun, or `oelm.training.launch`, has started this process as one of a group."""
-    return dist.is_available() and dist.is_torchelastic_launched()
+    return MEETING in os.environ or (dist.is_available() and dist.is_torchelastic_launched())
 
 
 def leads() -> bool:

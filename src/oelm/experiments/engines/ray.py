@@ -10,6 +10,10 @@ from oelm.experiments.engines.cluster import Scheduler, require, run_on, work
 from oelm.experiments.plan import PlannedRun
 from oelm.experiments.runner import Job, Watch
 
+CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Read when Ray is imported, on every system: "0" has a cluster of one's own listen on the loopback interface only.
+Whoever can reach a Ray cluster can run anything on it."""
+
 
 @dataclass(frozen=True)
 class Ray:
@@ -28,6 +32,8 @@ class Ray:
         return 1  # one core per run, as the tasks ask for
 
     def run(self, planned: Sequence[PlannedRun], watch: Watch | None = None) -> list[Job]:
+        if not (self.address or os.environ.get("RAY_ADDRESS")):
+            os.environ.setdefault(CLUSTERS, "0")
         ray = require("ray", "ray")
         ours = not ray.is_initialized()
         if ours:
