@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from oelm.errors import OelmError, unknown
 
@@ -49,6 +49,7 @@ class Limit:
 
 AT_LEAST_1 = Limit("of at least 1", lambda value: value >= 1)
 COUNT = Limit("of at least 1, and at most 16,777,216", lambda value: 1 <= value <= 2**24)
+ABOVE_1 = Limit("above 1", lambda value: value > 1)
 BELOW_1 = Limit("of at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
@@ -79,7 +80,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _checked(value: Any, hint: Any, what: str, renamed: Mapping[str, str] | None = None) -> Any:
-    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
     if value is None and type(None) in kinds:
         return None
     kind: Any = next(k for k in kinds if k is not type(None))
@@ -91,6 +92,8 @@ def _checked(value: Any, hint: Any, what: str, renamed: Mapping[str, str] | None
     kind = get_origin(kind) or kind
     if kind is tuple and isinstance(value, list | tuple):
         return tuple(_checked(one, get_args(hint)[0], what) for one in value)
+    if kind is Mapping and isinstance(value, Mapping):
+        return dict(value)
     number = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
     if (number or (kind not in (tuple, float) and type(value) is kind)) and (limit is None or limit.holds(value)):
         return value

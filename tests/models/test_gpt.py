@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import oelm
-from oelm.models.gpt import SIZES, rotary_angles, rotate
+from oelm.models.attention import rotary_angles, rotate
+from oelm.models.gpt import SIZES
 
 SHAPES = {"tiny": (256, 4), "small": (384, 6), "medium-512": (512, 6), "medium": (768, 12), "large": (1024, 24)}
 

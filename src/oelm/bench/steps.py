@@ -80,6 +80,8 @@ def build_arm(
             twin = GPT(config)  # its FLOPs are those of the products; it has no weights that anybody would count
         passes = products(config, settings.batch_size, length, device)
         return TimedArm(_products_step(*passes, timer), timer, nn.Module(), _flops("baseline", twin, config, length))
+    if name not in PEERS:
+        config = config.with_architecture(method(name).architecture)
     model = (PEERS[name].build(config) if name in PEERS else GPT(config)).to(device)
     if name not in PEERS:
         freeze(model, name)

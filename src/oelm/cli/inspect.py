@@ -33,7 +33,7 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
     console.print("\nAny of them can be varied in one word, e.g. [bold]oelm_freeze+rank=8+layers=not-last2[/]:")
     words = Table("modifier", "what it does", box=None)
     for name, (value, _, summary) in MODIFIERS.items():
-        words.add_row(f"[bold]+{name}[/]" + (f"={value}" if value else ""), summary)
+        words.add_row(f"[bold]+{name.rstrip('=')}[/]" + (f"={value}" if value else ""), summary)
     console.print(words)
 
 

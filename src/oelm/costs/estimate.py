@@ -151,6 +151,11 @@ class Job:
                 f"method {chosen.name!r} freezes matrices up to a share, which are chosen in a built model; "
                 "see 'oelm inspect', or name the layers (oelm_freeze+layers=last2)"
             )
+        if chosen.architecture:
+            raise OelmError(
+                f"method {chosen.name!r} changes the architecture ({', '.join(chosen.architecture)}), which is counted "
+                "in a built model; see 'oelm inspect'"
+            )
         shape = SIZES[self.size]
         for part in (chosen.query, chosen.key):
             part.require_shape(shape.d_model, shape.d_model, shape.num_heads)

@@ -7,7 +7,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -64,17 +63,23 @@ def inspect_model(
     if name in SIZES:
         from oelm.models.huggingface import GPTForSequenceClassification, HFGPTConfig
 
-        gpt = GPTConfig.of_size(name, **overrides)
-        config: Any = HFGPTConfig(**vars(gpt), num_labels=labels)
-        length = sequence_length or min(TASK_LENGTH, gpt.max_seq_len)
-        return _facts(name, vars(gpt), method_name, lambda: GPTForSequenceClassification(config), length, max_steps)
+        plain = GPTConfig.of_size(name, **overrides)
+
+        def classifier(architecture: Mapping[str, Any]) -> nn.Module:
+            shape = plain.with_architecture(architecture)
+            return GPTForSequenceClassification(HFGPTConfig(**vars(shape), num_labels=labels))
+
+        length = sequence_length or min(TASK_LENGTH, plain.max_seq_len)
+        shape = plain.with_architecture(method(method_name).architecture)
+        return _facts(name, vars(shape), method_name, classifier, length, max_steps)
     if overrides:
         raise OelmError(f"{', '.join(overrides)} can be changed only in our own sizes ({', '.join(SIZES)})")
     config, model_class = named_config(name, labels)
     vars(config).pop(CONFIG_KEY, None)  # a folder gives the shape; what stands in it is the method's to say
     length = sequence_length or _usual_length(config, labels)
-    build = partial(model_class.from_config, config)
-    return _facts(name, config.to_diff_dict(), method_name, build, length, max_steps)
+    return _facts(
+        name, config.to_diff_dict(), method_name, lambda _: model_class.from_config(config), length, max_steps
+    )
 
 
 def inspect_gpt(
@@ -88,9 +93,12 @@ def inspect_gpt(
     **overrides: Any,
 ) -> dict[str, Any]:
     """Facts about our GPT of a named size under a method, beside the same model under `baseline`."""
-    config = GPTConfig.of_size(size, **overrides)
+    plain = GPTConfig.of_size(size, **overrides)
+    config = plain.with_architecture(method(method_name).architecture)
     length = sequence_length or config.max_seq_len
-    facts = _facts(size, vars(config), method_name, lambda: GPT(config), length, max_steps)
+    facts = _facts(
+        size, vars(config), method_name, lambda changes: GPT(plain.with_architecture(changes)), length, max_steps
+    )
     memory = training_memory(
         config,
         parameters=facts["total_parameters"],
@@ -134,8 +142,9 @@ def model_flops(
     if isinstance(gpt, GPT) and not classifier:  # it reads its logits off the embedding matrix
         head = gpt.embedding.weight
         matmuls.append(Matmul("head", head.numel(), trained=head.requires_grad))
-    attention = 0
-    for site in (site for site in sites if site.role == "query"):
+    ours: list[Any] = [module for module in model.modules() if hasattr(module, "attention_flops")]
+    attention = sum(module.attention_flops(sequence_length) for module in ours)
+    for site in (site for site in sites if site.role == "query" and not ours):
         width = int(site.module(model).out_features)  # type: ignore[arg-type]
         looks_back = _is_causal(model, site.path) if causal is None else causal
         attention += attention_flops(width, sequence_length, looks_back)
@@ -172,7 +181,7 @@ def _facts(
     name: str,
     config: dict[str, Any],
     method_name: str | Method,
-    build: Callable[[], nn.Module],
+    build: Callable[[Mapping[str, Any]], nn.Module],
     length: int,
     max_steps: int,
 ) -> dict[str, Any]:
@@ -198,9 +207,9 @@ def _facts(
 
 
 def _count(
-    build: Callable[[], nn.Module], method_name: str | Method, length: int, max_steps: int
+    build: Callable[[Mapping[str, Any]], nn.Module], method_name: str | Method, length: int, max_steps: int
 ) -> tuple[FreezeReport, Flops]:
     with torch.device("meta"):
-        model = build()
+        model = build(method(method_name).architecture)
     report = freeze(model, method_name)
     return report, model_flops(model, sequence_length=length, shares=trained_shares(report, max_steps))

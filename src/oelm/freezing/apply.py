@@ -45,6 +45,7 @@ def freeze(
     chosen = method(method_spec)
     if not isinstance(model, nn.Module):
         raise OelmError(f"freeze() needs a model, not {model!r}; load it first, e.g. with from_pretrained")
+    _require_architecture(model, chosen)
     _require_weights(model)
     sites = _sites(model, chosen)
     if pretrained is None:
@@ -135,6 +136,18 @@ def _bare(name: str) -> str:
     """
     words = [word for word in name.split(".") if word not in ("base_layer", "_orig_mod")]
     return ".".join(dropwhile(lambda word: word in ("module", "base_model", "model"), words))
+
+
+def _require_architecture(model: nn.Module, chosen: Method) -> None:
+    """Another shape cannot be given to a finished model: it must have been built with it."""
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    built = [getattr(config, "method_architecture", None) for config in configs]
+    if chosen.architecture and dict(chosen.architecture) not in built:
+        raise OelmError(
+            f"method {chosen.name!r} changes the architecture ({', '.join(chosen.architecture)}), and this "
+            f"{type(model).__name__} was not built with it; only our GPT can be: "
+            "GPT(config.with_architecture(method(name).architecture)), then freeze"
+        )
 
 
 def _require_weights(model: nn.Module) -> None:

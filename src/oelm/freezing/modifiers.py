@@ -24,9 +24,9 @@ ORTHONORMAL_FFN = Part("semi_orthogonal", init_pretrained="semi_orthogonal_qr", 
 def modified(base: Method, words: list[str]) -> Method:
     """The base with every modifier applied in turn; its name is how it was asked for."""
     result = base
-    names = [word.partition("=")[0] for word in words]
+    names = [modifier_of(word) for word in words]
     for word in words:
-        name, equals, value = word.partition("=")
+        name, (_, equals, value) = modifier_of(word), word.partition("=")
         if names.count(name) > 1:
             raise OelmError(
                 f"modifier {name!r} of method {base.name!r} is given {names.count(name)} times; give it once"
@@ -35,11 +35,17 @@ def modified(base: Method, words: list[str]) -> Method:
             raise unknown("modifier", name, MODIFIERS)
         wants, change, _ = MODIFIERS[name]
         if bool(equals) != bool(wants):
-            form = f"{name}={wants}" if wants else name
+            form = f"{name.rstrip('=')}={wants}" if wants else name
             raise OelmError(f"modifier {word!r} of method {base.name!r} must be written {form}")
         result = change(result, value)
-    summary = f"{base.summary}; {', '.join(MODIFIERS[w.partition('=')[0]][2] for w in words)}"
+    summary = f"{base.summary}; {', '.join(MODIFIERS[name][2] for name in names)}"
     return replace(result, name="+".join([base.name, *words]), summary=summary, aliases=())
+
+
+def modifier_of(word: str) -> str:
+    """Its key in MODIFIERS: "rank=8" is rank; "ffn=3.25" is not the same as "ffn", so its key is "ffn="."""
+    name, equals, _ = word.partition("=")
+    return f"{name}=" if equals and f"{name}=" in MODIFIERS else name
 
 
 def _parts(method: Method, roles: tuple[str, ...], **changes: Any) -> Method:
@@ -114,6 +120,14 @@ def _in_thaw(field: str, kind: Callable[[str, str], Any]) -> Change:
     return change
 
 
+def _architecture(name: str, kind: Callable[[str, str], Any] | None = None) -> Change:
+    def change(method: Method, value: str) -> Method:
+        wanted = kind(name, value) if kind else True
+        return replace(method, architecture={**method.architecture, name: wanted})
+
+    return change
+
+
 def _number(name: str, text: str) -> float:
     number = plain_number(text)
     if number is None:
@@ -136,19 +150,32 @@ def _whole(name: str, text: str) -> int:
 
 
 def equal_baseline(name: str) -> str:
-    """The trained baseline with the same adapters and start: the fair opponent of a frozen method that has some.
+    """The trained baseline with the same adapters, start and shape: the fair opponent of a frozen method that has some.
 
-    >>> equal_baseline("permutation_qk+rank=8+layers=last2"), equal_baseline("oelm_freeze+layers=last2")
-    ('baseline+rank=8+layers=last2', 'baseline')
+    >>> equal_baseline("permutation_qk+rank=8+layers=last2"), equal_baseline("oelm_freeze+layers=last2+offset")
+    ('baseline+rank=8+layers=last2', 'baseline+offset')
     """
     words = name.split("+")[1:]
+    shape = [word for word in words if modifier_of(word) in SHAPES]
     adapters = [word for word in words if word.partition("=")[0] in ADAPTERS]
     where = [word for word in words if word.startswith("layers=")]  # adapters stand only there
-    return "+".join(["baseline", *adapters, *(where if adapters else ())])
+    return "+".join(["baseline", *adapters, *(where if adapters else ()), *shape])
 
 
 QK = ("query", "key")
 ADAPTERS = ("scale", "gain", "mix", "shift", "rank", "qrank", "krank", "orthogonal", "orthogonal_ffn")
+SHAPES: dict[str, tuple[str, Change, str]] = {
+    # Of our GPT, for whatever method: what comes free, then other ways to save.
+    "offset": ("", _architecture("offset"), "half of every key's channels come from the previous token"),
+    "qknorm": ("", _architecture("qknorm"), "RMS norm of queries and keys, with a learned scale"),
+    "rmsnorm": ("", _architecture("rmsnorm"), "RMS norm instead of layer norm"),
+    "swiglu": ("", _architecture("swiglu"), "a gated FFN of equal FLOPs"),
+    "theta": ("500000", _architecture("theta", _number), "another base of rotary positions"),
+    "thin": ("4", _architecture("thin", _whole), "queries and keys a fraction as wide as the model"),
+    "kv": ("1", _architecture("kv", _whole), "fewer heads of keys and values than of queries"),
+    "ffn=": ("3.25", _architecture("ffn", _number), "an FFN of this many times the width"),
+    "fewer": ("1", _architecture("fewer", _whole), "this many layers fewer"),
+}
 MODIFIERS: dict[str, tuple[str, Change, str]] = {
     # name: (what its value looks like, what it does, in words)
     "scale": ("", _adapter("query", scale=True), "a learned factor per head"),
@@ -181,4 +208,5 @@ MODIFIERS: dict[str, tuple[str, Change, str]] = {
         lambda m, v: replace(m, layer_lr=_factor("layer_lr", v)),
         "a learning rate that falls from layer to layer",
     ),
+    **SHAPES,
 }

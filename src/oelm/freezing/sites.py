@@ -65,7 +65,7 @@ _PER_HEAD = _fused("query_key_value", "num_heads", groups="num_heads")
 _CONFIG_HEADS = "config.num_attention_heads"
 
 LAYOUTS: dict[str, Layout] = {
-    "CausalSelfAttention": Layout("query", "key", "num_heads"),  # oelm.models.gpt
+    "CausalSelfAttention": Layout("query", "key", "num_heads", num_key_heads="num_key_heads"),  # oelm.models
     "BertSelfAttention": _BERT,
     "BertCrossAttention": _BERT_CROSS,
     "RobertaSelfAttention": _BERT,
@@ -107,7 +107,8 @@ LAYOUTS: dict[str, Layout] = {
 
 
 FFN = (
-    ("up", "down"),  # oelm.models.gpt
+    ("gate", "up", "down"),  # oelm.models.gpt
+    ("up", "down"),  # the same
     ("intermediate.dense", "output.dense"),
     ("intermediate", "output"),
     ("ffn", "ffn_output"),

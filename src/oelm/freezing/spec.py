@@ -138,6 +138,8 @@ class Method:
     thaw: Thaw | None = None
     layer_lr: float = 1.0
     """Learning rate of a layer as a multiple of that of the layer above it; in the whole model, whatever `layers`."""
+    architecture: Mapping[str, Any] = field(default_factory=dict)
+    """What it changes in the shape of our GPT (`oelm.models.shape.ARCHITECTURE`), which is then built that way."""
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -166,12 +168,12 @@ class Method:
 
     @property
     def equipment(self) -> tuple[Any, ...]:
-        """The learned adapters, and how matrices that train begin: what a fair baseline has as well."""
+        """The learned adapters, how matrices that train begin, the architecture: what a fair baseline has as well."""
         adapters = [part.adapters for part in (self.query, self.key)]
         parts = [self.part(role) for role in ROLES]
         starts = {part.init for part in parts if not part.frozen and part.init != "keep"}
         where = self.layers if starts or any(p.names for p in adapters) else "all"
-        return (*adapters, *sorted(starts), where)
+        return (*adapters, *sorted(starts), where, *sorted(self.architecture.items()))
 
     @property
     def moves(self) -> bool:
@@ -183,6 +185,8 @@ class Method:
         values = {**asdict(self), "aliases": list(self.aliases)}
         if self.thaw:
             values["thaw"]["at"] = list(self.thaw.at)
+        if not self.architecture:
+            del values["architecture"]  # files of before lack it, and are still the same method
         return values
 
     @classmethod

@@ -1,11 +1,12 @@
-"""Our decoder: pre-LayerNorm, GELU, tied embeddings, queries and keys in modules of their own. Plain torch, one file.
+"""Our decoder: pre-LayerNorm, GELU, tied embeddings, queries and keys in modules of their own. Plain torch.
 
 >>> model = GPT(GPTConfig.of_size("demo", vocab_size=512))
 >>> model(torch.zeros(1, 8, dtype=torch.long)).shape
 torch.Size([1, 8, 512])
 
-The model knows nothing of methods: `oelm.freeze` finds its projections through `oelm.freezing.sites`.
-`oelm.models.huggingface` puts it behind `AutoModelForCausalLM`.
+`shape.py` has its sizes and every variation, `attention.py` its attention. The model knows nothing of methods:
+`oelm.freeze` finds its projections through `oelm.freezing.sites`. `oelm.models.huggingface` puts it behind
+`AutoModelForCausalLM`.
 """
 
 import json
@@ -13,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,20 +24,14 @@ from torch.utils.checkpoint import checkpoint
 from oelm.errors import OelmError
 from oelm.files import write_tensors
 from oelm.freezing.projections import CONFIG_KEY, describe, rebuild, require_no_shift
-from oelm.models.kernels import Dropout, blocked_attention_pays, causal_attention, vocabulary_loss
+from oelm.models.attention import NORM_EPS, CausalSelfAttention, Context, KeyValueCache, rotary_angles
+from oelm.models.kernels import Dropout, vocabulary_loss
 from oelm.models.shape import SIZES as SIZES
 from oelm.models.shape import GPTConfig as GPTConfig
 
 Named = TypeVar("Named")
 MODEL_TYPE = "oelm_gpt"
 INIT_STD = 0.02
-
-
-class KeyValueCache(Protocol):
-    """What attention asks of a cache; transformers' `Cache` classes fit."""
-
-    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]: ...
-    def get_seq_length(self) -> int: ...
 
 
 class GPT(nn.Module):
@@ -51,7 +46,7 @@ class GPT(nn.Module):
         self.position = nn.Embedding(config.max_seq_len, config.d_model) if config.positions == "learned" else None
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.d_model)
+        self.norm = make_norm(config)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -105,15 +100,15 @@ class GPT(nn.Module):
             x = x + self.position(position_ids)
             rotation = None
         else:
-            rotation = rotary_angles(position_ids, self.config.head_dim, x.dtype)
+            rotation = rotary_angles(position_ids, self.config.qk_head_dim, x.dtype, self.config.rope_theta)
         x = self.dropout(x)
-        mask = _attention_mask(length, seen, attention_mask, self.config.causal)
+        context = Context(rotation, _attention_mask(length, seen, attention_mask, self.config.causal), cache)
         checkpointed = self.gradient_checkpointing and self.training and torch.is_grad_enabled() and cache is None
         for block in self.blocks:
             if checkpointed:  # dropout falls on the same places both times: checkpoint keeps the random state
-                x = checkpoint(block, x, rotation, mask, None, use_reentrant=False)
+                x = checkpoint(block, x, context, use_reentrant=False)
             else:
-                x = block(x, rotation, mask, cache)
+                x = block(x, context)
         return self.norm(x)
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -170,57 +165,14 @@ def without_prefix(named: Mapping[str, Named]) -> dict[str, Named]:
 class Block(nn.Module):
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(config.d_model)
+        self.attention_norm = make_norm(config)
         self.attention = CausalSelfAttention(config, layer)
-        self.ffn_norm = nn.LayerNorm(config.d_model)
-        self.ffn = FeedForward(config)
+        self.ffn_norm = make_norm(config)
+        self.ffn = FeedForward(config) if config.ffn == "gelu" else GatedFeedForward(config)
 
-    def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, mask: Tensor | None, cache: KeyValueCache | None
-    ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rotation, mask, cache)
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), context)
         return x + self.ffn(self.ffn_norm(x))
-
-
-class CausalSelfAttention(nn.Module):
-    """Query, key, value and output are separate modules: a fused projection cannot be frozen in part."""
-
-    def __init__(self, config: GPTConfig, layer: int) -> None:
-        super().__init__()
-        self.layer = layer
-        self.num_heads = config.num_heads
-        self.is_causal = config.causal
-        self.dropout = config.dropout
-        self.query = nn.Linear(config.d_model, config.d_model, bias=False)
-        self.key = nn.Linear(config.d_model, config.d_model, bias=False)
-        self.value = nn.Linear(config.d_model, config.d_model, bias=False)
-        self.output = nn.Linear(config.d_model, config.d_model, bias=False)
-        self.output_dropout = Dropout(config.dropout)
-
-    def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, mask: Tensor | None, cache: KeyValueCache | None
-    ) -> Tensor:
-        if mask is not None:  # a token shift looks at the previous token, and padding is none
-            x = x * mask[:, 0, -1, -x.shape[1] :, None]
-        q, k, v = (self._heads(project(x)) for project in (self.query, self.key, self.value))  # (B, H, T, head_dim)
-        if rotation is not None:
-            q, k = rotate(q, rotation), rotate(k, rotation)
-        # Autocast makes values half precision, but not a rotation, an adapter or a projection without a product.
-        q, k = q.to(v.dtype), k.to(v.dtype)
-        if cache is not None:
-            k, v = cache.update(k, v, self.layer)  # (B, H, S, head_dim)
-        dropout = self.dropout if self.training else 0.0
-        # One new token against a cache needs no mask at all.
-        causal = self.is_causal and mask is None and q.shape[2] == k.shape[2]
-        if causal and blocked_attention_pays(q, dropout):
-            y = causal_attention(q, k, v, dropout)
-        else:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-        return self.output_dropout(self.output(y.transpose(1, 2).flatten(2)))
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """(B, T, d_model) → (B, H, T, head_dim)"""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -235,18 +187,23 @@ class FeedForward(nn.Module):
         return self.dropout(self.down(self.inner_dropout(F.gelu(self.up(x)))))
 
 
-def rotary_angles(position_ids: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine (B, 1, T, head_dim / 2) of every position's rotation; recomputed, so no buffer can go stale."""
-    exponent = torch.arange(0, head_dim, 2, device=position_ids.device, dtype=torch.float32) / head_dim
-    angles = position_ids[:, None, :, None].float() * (10_000.0**-exponent)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+class GatedFeedForward(nn.Module):
+    """SwiGLU, as in Llama: without biases."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.d_model, config.d_ff, bias=False)
+        self.up = nn.Linear(config.d_model, config.d_ff, bias=False)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=False)
+        self.inner_dropout = Dropout(config.dropout if config.ffn_dropout else 0.0)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.down(self.inner_dropout(F.silu(self.gate(x)) * self.up(x))))
 
 
-def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn channel i and i + head_dim/2 of every head by the position's angle."""
-    cos, sin = rotation
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+def make_norm(config: GPTConfig) -> nn.Module:
+    return nn.LayerNorm(config.d_model) if config.norm == "layer" else nn.RMSNorm(config.d_model, eps=NORM_EPS)
 
 
 def _attention_mask(length: int, seen: int, attention_mask: Tensor | None, causal: bool) -> Tensor | None:

@@ -80,8 +80,9 @@ def _loss_of_chunk(
     return nats
 
 
-def blocked_attention_pays(q: Tensor, dropout: float) -> bool:
-    """Where `causal_attention` is the faster one: training in float32 on a CPU, with dropout or many queries.
+def blocked_attention_pays(q: Tensor, v: Tensor, dropout: float) -> bool:
+    """Where `causal_attention` is the faster one: training in float32 on a CPU, with dropout or many queries, or with
+    values of another size than queries, for which torch has no fast kernel there.
 
     Keys and values must have the queries' dtype. Autocast would change it midway, where products are written in place.
     """
@@ -90,7 +91,7 @@ def blocked_attention_pays(q: Tensor, dropout: float) -> bool:
         and q.device.type == "cpu"
         and q.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
-        and (q.shape[2] > ATTENTION_BLOCK or dropout > 0)
+        and (q.shape[2] > ATTENTION_BLOCK or dropout > 0 or q.shape[-1] != v.shape[-1])
         and not torch.compiler.is_compiling()
     )
 
@@ -109,9 +110,10 @@ class _CausalAttention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
         batch, heads, length, size = q.shape
         keep, scale = _keep_share(dropout) if dropout else 1.0, 1 / math.sqrt(size)
-        q, k, v = (x.reshape(-1, length, size) for x in (q, k, v))  # (B·H, T, d)
+        wide = v.shape[-1]  # values may be wider than queries and keys
+        q, k, v = (x.reshape(-1, length, x.shape[-1]) for x in (q, k, v))  # (B·H, T, d)
         # The output is laid out as (B, T, H, d), so that joining the heads afterwards is free.
-        output = q.new_empty(batch, length, heads, size).transpose(1, 2)
+        output = q.new_empty(batch, length, heads, wide).transpose(1, 2)
         future = torch.full((ATTENTION_BLOCK, ATTENTION_BLOCK), -math.inf).triu(1)
         kept, masks = [], []
         for start in range(0, length, ATTENTION_BLOCK):
@@ -124,9 +126,9 @@ class _CausalAttention(torch.autograd.Function):
             if dropout:
                 masks.append(_keep_mask(probabilities.shape, keep))
                 probabilities = probabilities * masks[-1]
-            part = q.new_empty(q.shape[0], end - start, size)
+            part = q.new_empty(q.shape[0], end - start, wide)
             part.baddbmm_(probabilities, v[:, :end], beta=0, alpha=1 / keep)
-            output[:, :, start:end] = part.view(batch, heads, end - start, size)
+            output[:, :, start:end] = part.view(batch, heads, end - start, wide)
         ctx.keep = keep
         ctx.save_for_backward(q, k, v, *kept, *masks)
         return output
@@ -134,8 +136,8 @@ class _CausalAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, *saved = ctx.saved_tensors
-        shape, (_, length, size) = grad.shape, q.shape
-        grad, scale = grad.reshape(-1, length, size), 1 / (ctx.keep * math.sqrt(size))
+        heads, (_, length, size) = grad.shape[:2], q.shape
+        grad, scale = grad.reshape(-1, length, v.shape[-1]), 1 / (ctx.keep * math.sqrt(size))
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         starts = range(0, length, ATTENTION_BLOCK)
         kept, masks = saved[: len(starts)], saved[len(starts) :]
@@ -150,7 +152,39 @@ class _CausalAttention(torch.autograd.Function):
             slope = torch._softmax_backward_data(slope, probabilities, -1, torch.float32)
             grad_q[:, start:end].baddbmm_(slope, k[:, :end], beta=0, alpha=scale)
             grad_k[:, :end].baddbmm_(slope.mT, q[:, start:end], alpha=scale)
-        return grad_q.view(shape), grad_k.view(shape), grad_v.view(shape), None
+        return grad_q.unflatten(0, heads), grad_k.unflatten(0, heads), grad_v.unflatten(0, heads), None
+
+
+def with_previous(k: Tensor) -> Tensor:
+    """Keys (B, H, T, d) whose channels d/4…d/2 and 3d/4…d are the previous token's; before the first there is nothing.
+
+    That is half of each rotary half, so that the two channels of a rotary pair stay together.
+
+    >>> with_previous(torch.arange(1.0, 9.0).view(1, 1, 2, 4)).tolist()
+    [[[[1.0, 0.0, 3.0, 0.0], [5.0, 2.0, 7.0, 4.0]]]]
+    """
+    return _WithPrevious.apply(k)
+
+
+class _WithPrevious(torch.autograd.Function):
+    """Written by hand, because torch's own padding and joining takes seven times as long, most of it backward."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor) -> Tensor:
+        return _moved(k, slice(1, None), slice(None, -1), 0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _moved(grad, slice(None, -1), slice(1, None), -1)
+
+
+def _moved(x: Tensor, into: slice, out_of: slice, empty: int) -> Tensor:
+    result = torch.empty_like(x)
+    quarters, theirs = result.unflatten(-1, (2, 2, -1)), x.unflatten(-1, (2, 2, -1))  # rotary half, stays or moves
+    quarters[..., 0, :] = theirs[..., 0, :]
+    quarters[:, :, into, :, 1] = theirs[:, :, out_of, :, 1]
+    quarters[:, :, empty, :, 1] = 0
+    return result
 
 
 class Dropout(nn.Dropout):

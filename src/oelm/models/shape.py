@@ -1,13 +1,20 @@
-"""The shape of our GPT and its named sizes. No torch, so that a wrong one is refused at once."""
+"""The shape of our GPT as data, and what a method may change of it. No torch.
 
-from dataclasses import asdict, dataclass, fields, replace
+>>> GPTConfig.of_size("medium-512").with_architecture({"thin": 4, "offset": True}).qk_width
+128
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any
 
 from oelm.errors import OelmError, unknown
-from oelm.validation import BELOW_1, COUNT, Limit, require_valid
+from oelm.validation import ABOVE_1, BELOW_1, COUNT, Limit, require_valid
 
 Count = Annotated[int, COUNT]
 LAYERS = Limit("of at least 1, and at most 4,096", lambda value: 1 <= value <= 4096)
+POSITIONS, NORMS, FFNS = ("learned", "rotary"), ("layer", "rms"), ("gelu", "swiglu")
+STARTS = ("scaled", "plain")
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,14 @@ class GPTConfig:
     causal: bool = True  # a classifier may also look ahead
     residual_init: str = "scaled"  # by depth, as in GPT-2; "plain" starts every layer alike, as the study did
     ffn_dropout: bool = False  # dropout also after GELU, as in the study's model
+    rope_theta: Annotated[float, ABOVE_1] = 10_000.0  # the longest wavelength of rotary positions
+    norm: str = "layer"  # or "rms"
+    ffn: str = "gelu"  # or "swiglu"
+    qk_width: Count | None = None  # channels of all queries together; values have d_model
+    kv_heads: Count | None = None  # heads of keys and values; several queries share one
+    qk_norm: bool = False  # RMS norm of every head's query and key, with a learned scale
+    offset: bool = False  # half of every key's channels come from the previous token
+    method_architecture: Mapping[str, Any] = field(default_factory=dict)  # what `with_architecture` was given
 
     def __post_init__(self) -> None:
         require_valid(self)
@@ -32,16 +47,38 @@ class GPTConfig:
             raise OelmError(
                 f"num_heads {self.num_heads} does not divide d_model {self.d_model}; choose a divisor of {self.d_model}"
             )
-        if self.positions not in ("learned", "rotary"):
-            raise unknown("positions", self.positions, ("learned", "rotary"))
-        if self.residual_init not in ("scaled", "plain"):
-            raise unknown("residual_init", self.residual_init, ("scaled", "plain"))
-        if self.positions == "rotary" and self.head_dim % 2:
-            raise OelmError(f"rotary positions need an even head size, not {self.head_dim}; change num_heads")
+        for name, known in (("positions", POSITIONS), ("norm", NORMS), ("ffn", FFNS), ("residual_init", STARTS)):
+            if getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), known)
+        self._require_heads()
+
+    def _require_heads(self) -> None:
+        if self.num_heads % self.key_heads:
+            raise OelmError(f"kv_heads {self.key_heads} does not divide num_heads {self.num_heads}; choose a divisor")
+        if self.qk_width is not None and (self.qk_width % self.num_heads or self.qk_width > self.d_model):
+            raise OelmError(
+                f"qk_width {self.qk_width} must be a multiple of num_heads {self.num_heads} and at most d_model "
+                f"{self.d_model}"
+            )
+        if self.positions == "rotary" and self.qk_head_dim % 2:
+            raise OelmError(f"rotary positions need an even head size, not {self.qk_head_dim}; change num_heads")
+        if self.offset and self.qk_head_dim % 4:
+            raise OelmError(f"offset needs a head size that four divides, not {self.qk_head_dim}; change num_heads")
+        if self.rope_theta != GPTConfig.rope_theta and self.positions != "rotary":
+            raise OelmError("rope_theta is for rotary positions, but these are learned; say positions: rotary")
 
     @property
     def head_dim(self) -> int:
         return self.d_model // self.num_heads
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Channels of one head's query and key."""
+        return (self.qk_width or self.d_model) // self.num_heads
+
+    @property
+    def key_heads(self) -> int:
+        return self.kv_heads or self.num_heads
 
     @classmethod
     def of_size(cls, size: str, **overrides: Any) -> "GPTConfig":
@@ -58,6 +95,22 @@ class GPTConfig:
                 raise unknown("model setting", key, known)
         return cls(**values)
 
+    def with_architecture(self, changes: Mapping[str, Any]) -> "GPTConfig":
+        """The shape that a method asks for (`Method.architecture`), with relative values worked out for this one."""
+        for name, value in changes.items():
+            if name not in ARCHITECTURE:
+                raise unknown("architecture", name, ARCHITECTURE)
+            kind, _ = ARCHITECTURE[name]
+            fits = value is True if kind is bool else isinstance(value, kind | int) and not isinstance(value, bool)
+            if not fits or value <= 0:
+                wanted = {bool: "true", int: "a whole number above 0", float: "a number above 0"}[kind]
+                raise OelmError(f"architecture {name} is {value!r}; it must be {wanted}, or be left out")
+        result = self
+        for name, (_, change) in ARCHITECTURE.items():
+            if name in changes:
+                result = replace(result, **change(result, changes[name]))
+        return replace(result, method_architecture={**self.method_architecture, **changes})
+
 
 def _shape(d_model: int, num_layers: int, num_heads: int, max_seq_len: int = 512) -> GPTConfig:
     return GPTConfig(
@@ -72,4 +125,37 @@ SIZES: dict[str, GPTConfig] = {
     "medium-512": _shape(512, 6, 8),
     "medium": _shape(768, 12, 12, max_seq_len=1024),
     "large": _shape(1024, 24, 16, max_seq_len=1024),
+}
+
+
+def _eights(width: float) -> int:
+    """A width that products like."""
+    return max(8, 8 * round(width / 8))
+
+
+def _thin(config: GPTConfig, by: int) -> dict[str, Any]:
+    if config.d_model % (by * config.num_heads):
+        raise OelmError(
+            f"thin={by} does not divide the head size {config.head_dim}; choose a divisor of {config.head_dim}"
+        )
+    return {"qk_width": config.d_model // by}
+
+
+def _fewer(config: GPTConfig, by: int) -> dict[str, Any]:
+    if by >= config.num_layers:
+        raise OelmError(f"fewer={by} leaves nothing of {config.num_layers} layers; choose fewer than that")
+    return {"num_layers": config.num_layers - by}
+
+
+ARCHITECTURE: dict[str, tuple[type, Callable[[GPTConfig, Any], dict[str, Any]]]] = {
+    # what a method says: (its type, the fields that follow); in the order in which they are applied
+    "ffn": (float, lambda config, by: {"d_ff": _eights(by * config.d_model)}),
+    "swiglu": (bool, lambda config, _: {"ffn": "swiglu", "d_ff": _eights(config.d_ff * 2 / 3)}),  # equal FLOPs
+    "fewer": (int, _fewer),
+    "thin": (int, _thin),
+    "kv": (int, lambda config, heads: {"kv_heads": heads}),
+    "qknorm": (bool, lambda config, _: {"qk_norm": True}),
+    "rmsnorm": (bool, lambda config, _: {"norm": "rms"}),
+    "theta": (float, lambda config, theta: {"rope_theta": theta}),
+    "offset": (bool, lambda config, _: {"offset": True}),
 }

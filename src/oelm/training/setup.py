@@ -16,6 +16,7 @@ from oelm.data.tokenization import load_tokenizer, template_hash, tokenizer_hash
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.freezing.apply import freeze
+from oelm.freezing.methods import method
 from oelm.freezing.schedules import Schedule
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.runs import RunFolder, checkpoint_bytes
@@ -188,8 +189,9 @@ def _own_tokenizer(encoder: str) -> "Tokenizer | None":
 
 
 def model_config(config: RunConfig, vocab_size: int) -> GPTConfig:
-    """The vocabulary is the tokenizer's, unless a larger one is asked for."""
+    """The vocabulary is the tokenizer's, unless a larger one is asked for; the architecture is the method's."""
     gpt = GPTConfig.of_size(config.model.size, **{"vocab_size": vocab_size, **config.model.overrides})
+    gpt = gpt.with_architecture(method(config.method).architecture)
     if gpt.vocab_size < vocab_size:
         raise OelmError(
             f"vocab_size {gpt.vocab_size} is smaller than the tokenizer's {vocab_size}; "

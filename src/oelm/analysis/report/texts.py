@@ -12,6 +12,7 @@ from oelm.analysis.report.methods_zh import METHODS_ZH, MODIFIERS_ZH
 from oelm.analysis.report.sentences import TEXTS
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import method as find_method
+from oelm.freezing.modifiers import modifier_of
 
 NONE = "–"
 LANGUAGES = ("en", "zh")
@@ -48,7 +49,7 @@ class Texts:
         base, *words = name.split("+")
         if self.lang == "en" or base not in METHODS_ZH:
             return english
-        chinese = [MODIFIERS_ZH.get(word.partition("=")[0]) for word in words]
+        chinese = [MODIFIERS_ZH.get(modifier_of(word)) for word in words]
         return "；".join([METHODS_ZH[base], *map(str, chinese)]) if all(chinese) else english
 
     def listing(self, words: list[str]) -> str:

@@ -1,0 +1,116 @@
+"""Attention of our GPT: softmax over queries and keys, with the variations that a `GPTConfig` names."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oelm.models.kernels import Dropout, blocked_attention_pays, causal_attention, with_previous
+from oelm.models.shape import GPTConfig
+
+NORM_EPS = 1e-6
+
+
+class KeyValueCache(Protocol):
+    """What attention asks of a cache; transformers' `Cache` classes fit."""
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]: ...
+    def get_seq_length(self) -> int: ...
+
+
+@dataclass
+class Context:
+    """What every layer is told of the tokens it sees: T new ones among S so far."""
+
+    rotation: tuple[Tensor, Tensor] | None
+    """Cosine and sine (B, 1, T, qk_head_dim / 2), with rotary positions."""
+    mask: Tensor | None
+    """(B, 1, T, S), or None where plain attention, or one token against everything before it, is right."""
+    cache: KeyValueCache | None
+
+
+class CausalSelfAttention(nn.Module):
+    """Query, key, value and output are separate modules: a fused projection cannot be frozen in part."""
+
+    def __init__(self, config: GPTConfig, layer: int) -> None:
+        super().__init__()
+        self.config, self.layer = config, layer
+        self.num_heads, self.num_key_heads = config.num_heads, config.key_heads
+        self.is_causal = config.causal
+        self.dropout = config.dropout
+        size = config.qk_head_dim
+        self.query = nn.Linear(config.d_model, self.num_heads * size, bias=False)
+        self.key = nn.Linear(config.d_model, self.num_key_heads * size, bias=False)
+        self.value = nn.Linear(config.d_model, self.num_key_heads * config.head_dim, bias=False)
+        self.output = nn.Linear(config.d_model, config.d_model, bias=False)
+        if config.qk_norm:
+            self.q_norm, self.k_norm = (nn.RMSNorm(size, eps=NORM_EPS) for _ in range(2))
+        self.output_dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        cache, rotation = context.cache, context.rotation
+        if context.mask is not None:  # what looks at the previous token must find nothing where padding is
+            x = x * context.mask[:, 0, -1, -x.shape[1] :, None]
+        q = split_heads(self.query(x), self.num_heads)  # (B, H, T, qk_head_dim)
+        k = split_heads(self.key(x), self.num_key_heads)
+        v = split_heads(self.value(x), self.num_key_heads)  # (B, key heads, T, head_dim)
+        if self.config.qk_norm:
+            q, k = self.q_norm(q.float()), self.k_norm(k.float())
+        if self.config.offset and cache is None:
+            k = with_previous(k)
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        # Autocast makes values half precision, but not a rotation, an adapter or a projection without a product.
+        q, k = q.to(v.dtype), k.to(v.dtype)
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer)  # (B, key heads, S, …)
+            if self.config.offset:
+                q, k = self._one_back(q) if rotation else q, with_previous(k)
+        y = self._attend(q, k, v, context.mask)  # (B, H, T, head_dim)
+        return self.output_dropout(self.output(y.transpose(1, 2).flatten(2)))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        if self.num_key_heads < self.num_heads:
+            k, v = (x.repeat_interleave(self.num_heads // self.num_key_heads, dim=1) for x in (k, v))
+        dropout = self.dropout if self.training else 0.0
+        # One new token against a cache needs no mask at all.
+        causal = self.is_causal and mask is None and q.shape[2] == k.shape[2]
+        if causal and blocked_attention_pays(q, v, dropout):
+            return causal_attention(q, k, v, dropout)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+
+    def _one_back(self, q: Tensor) -> Tensor:
+        """Queries for cached keys, which were turned by their own token's position, not by the next one's."""
+        size = q.shape[-1]
+        before = torch.tensor([[-1]], device=q.device)
+        cos, sin = rotary_angles(before, size, q.dtype, self.config.rope_theta)
+        stays = torch.arange(size // 2, device=q.device) < size // 4
+        return rotate(q, (cos.masked_fill(stays, 1.0), sin.masked_fill(stays, 0.0)))
+
+    def attention_flops(self, length: int) -> int:
+        """Forward FLOPs per token of the products of queries with keys, and of probabilities with values."""
+        seen = (length + 1) / 2 if self.is_causal else length
+        return round(2 * seen * (self.num_heads * self.config.qk_head_dim + self.config.d_model))
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(B, T, heads · size) → (B, heads, T, size)"""
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def rotary_angles(
+    position_ids: Tensor, head_dim: int, dtype: torch.dtype, theta: float = 10_000.0
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine (B, 1, T, head_dim / 2) of every position's rotation; recomputed, so no buffer can go stale."""
+    exponent = torch.arange(0, head_dim, 2, device=position_ids.device, dtype=torch.float32) / head_dim
+    angles = position_ids[:, None, :, None].float() * (theta**-exponent)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn channel i and i + head_dim/2 of every head by the position's angle."""
+    cos, sin = rotation
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)

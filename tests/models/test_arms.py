@@ -1,0 +1,297 @@
+"""Every variation of our GPT's shape: it computes what it says, decodes as it reads, and survives what a run does."""
+
+import os
+import signal
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import oelm
+from oelm.freezing.methods import method
+from oelm.freezing.modifiers import SHAPES, equal_baseline
+from oelm.models.attention import rotary_angles, rotate
+from oelm.models.kernels import with_previous
+
+ARMS = [
+    "baseline+offset",
+    "baseline+qknorm+offset",
+    "baseline+thin=2+offset",
+    "baseline+kv=1+offset",
+    "signs_qk+rmsnorm+swiglu+kv=2",
+    "baseline+fewer=1+ffn=1.5",
+    "signs_qk+rank=2+layers=not-first1+offset",
+]
+SMALL = {"vocab_size": 50, "d_model": 32, "num_layers": 3, "num_heads": 4, "d_ff": 64, "max_seq_len": 40}
+POSITIONS = ("learned", "rotary")
+both_positions = pytest.mark.parametrize("positions", POSITIONS)
+every_arm = pytest.mark.parametrize("arm", ARMS)
+
+
+def build(arm: str, positions: str = "rotary", **overrides) -> oelm.GPT:
+    torch.manual_seed(0)
+    config = oelm.GPTConfig(**{**SMALL, "dropout": 0.0, "positions": positions, **overrides})
+    model = oelm.GPT(config.with_architecture(method(arm).architecture))
+    oelm.freeze(model, arm)
+    for parameter in model.parameters():  # opinionated, so that no small number hides an error
+        if parameter.ndim > 1:
+            parameter.data.mul_(4)
+    return model.eval()
+
+
+def hugging_face(model: oelm.GPT, folder):
+    from transformers import AutoModelForCausalLM
+
+    model.save_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def test_every_shape_is_in_an_arm_that_is_tested():
+    words = {word.partition("=")[0] for arm in ARMS for word in arm.split("+")[1:]}
+    assert {name.rstrip("=") for name in SHAPES} - {"theta"} <= words
+
+
+@every_arm
+@both_positions
+def test_no_position_sees_a_later_one_and_all_earlier_ones_matter(arm, positions):
+    model = build(arm, positions)
+    ids = torch.randint(50, (1, 30))
+    changed = ids.clone()
+    changed[0, 8] = (changed[0, 8] + 1) % 50
+    before, after = model(ids), model(changed)
+    torch.testing.assert_close(before[:, :8], after[:, :8])
+    assert not torch.allclose(before[:, 8:], after[:, 8:])
+
+
+@every_arm
+@both_positions
+def test_a_cache_gives_the_same_text_and_the_same_logits(tmp_path, arm, positions):
+    from transformers import DynamicCache
+
+    model = hugging_face(build(arm, positions), tmp_path)
+    ids = torch.randint(1, 50, (3, 9))
+    cached, plain = (model.generate(ids, max_new_tokens=20, do_sample=False, use_cache=c) for c in (True, False))
+    assert torch.equal(cached, plain)
+    cache, parts = DynamicCache(), []
+    for chunk in cached.split([4, 1, 7, 1, 16], dim=1):  # a prefill in chunks, and single tokens between
+        parts.append(model(chunk, past_key_values=cache).logits)
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(cached).logits, rtol=0, atol=1e-4)
+
+
+@every_arm
+@both_positions
+def test_padding_on_the_left_counts_as_nothing_before(tmp_path, arm, positions):
+    model = hugging_face(build(arm, positions), tmp_path)
+    ids = torch.randint(1, 50, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    for use_cache in (True, False):
+        padded = model.generate(
+            ids, attention_mask=mask, max_new_tokens=20, do_sample=False, pad_token_id=0, use_cache=use_cache
+        )
+        alone = model.generate(ids[1:2, 3:], max_new_tokens=20, do_sample=False)
+        assert torch.equal(padded[1, 3:], alone[0])
+
+
+@pytest.mark.parametrize("arm", ["baseline+offset", "baseline+thin=2+offset", "baseline+kv=1+offset"])
+def test_a_cache_is_no_larger_than_its_keys_and_values(tmp_path, arm):
+    from transformers import DynamicCache
+
+    model, cache = hugging_face(build(arm), tmp_path), DynamicCache()
+    model(torch.randint(50, (1, 12)), past_key_values=cache)
+    rows = [m.weight.shape[0] for b in model.gpt.blocks for m in (b.attention.key, b.attention.value)]
+    held = [t.numel() for layer in cache.layers for t in (layer.keys, layer.values)]
+    assert held == [12 * n for n in rows]
+
+
+@every_arm
+@both_positions
+def test_a_saved_model_loads_with_the_same_logits(tmp_path, arm, positions):
+    model, ids = build(arm, positions), torch.randint(50, (2, 10))
+    theirs = hugging_face(model, tmp_path / "ours")
+    assert torch.equal(theirs(ids).logits, model(ids))
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = oelm.GPT.from_pretrained(tmp_path / "theirs").eval()
+    assert torch.equal(again(ids), model(ids))
+    assert again.config == model.config
+
+
+@every_arm
+def test_gradient_checkpointing_changes_nothing(arm):
+    found = []
+    for on in (False, True):
+        model = build(arm, dropout=0.1, max_seq_len=160).train()
+        model.gradient_checkpointing = on
+        ids = torch.randint(50, (2, 150))
+        model(ids, ids).backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
+        found.append([p.grad for p in model.parameters()])
+    for mine, theirs in zip(*found, strict=True):
+        assert (mine is None and theirs is None) or torch.equal(mine, theirs)
+
+
+@every_arm
+def test_training_computes_what_evaluation_computes(arm):
+    """In training, blocks of queries by our own kernel; in evaluation, torch's."""
+    model, ids = build(arm, max_seq_len=200), torch.randint(50, (2, 200))
+    trained = model.train()(ids)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(ids), trained, rtol=1e-3, atol=1e-3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.train()(ids, ids).isfinite()
+
+
+@every_arm
+def test_a_compiled_model_says_the_same(arm):
+    model, ids = build(arm).train(), torch.randint(50, (2, 36))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids), model(ids), rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()
+
+
+@every_arm
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fables_folder, tmp_path, monkeypatch, arm):
+    from oelm.runs import RunFolder
+    from oelm.training.checkpoints import newest_valid
+    from oelm.training.config import RunConfig
+    from oelm.training.interruption import Interrupted
+    from oelm.training.objectives import LanguageModelling
+    from oelm.training.trainer import train
+
+    shape = {**SMALL, "dropout": 0.1, "positions": "rotary"}
+    config = RunConfig.parse(
+        {
+            "method": arm,
+            "model": {"size": "demo", "overrides": {k: v for k, v in shape.items() if k != "vocab_size"}},
+            "data": {"path": str(fables_folder)},
+            "training": {"max_steps": 4, "batch_size": 2, "log_every": 1, "eval_tokens": 80},
+            "runtime": {"device": "cpu", "threads": 1},
+        }
+    )
+    train(config, tmp_path / "whole")
+    original = LanguageModelling.batch
+
+    def batch(objective, number):
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(objective, number)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(LanguageModelling, "batch", batch)
+        train(config, tmp_path / "stopped")
+    train(config, tmp_path / "stopped")
+    whole, stopped = (RunFolder(tmp_path / name) for name in ("whole", "stopped"))
+    assert whole.metrics_file.read_bytes() == stopped.metrics_file.read_bytes()
+    weights = [newest_valid(folder.checkpoints).path / "model.safetensors" for folder in (whole, stopped)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+@every_arm
+def test_the_cost_of_an_arm_is_known_before_it_is_built(arm):
+    from oelm.costs.inspection import inspect_gpt, model_flops
+
+    facts = inspect_gpt("demo", arm, **SMALL)
+    model = build(arm, "learned")
+    assert facts["total_parameters"] == sum(p.numel() for p in model.parameters())
+    assert facts["flops_per_token"]["step"] == model_flops(model, sequence_length=40).step
+    assert facts["training_memory"]["live_bytes"] > 4 * facts["total_parameters"]
+
+
+def test_offset_takes_half_of_every_key_from_the_previous_token():
+    keys = torch.randn(2, 3, 5, 8)
+    previous = F.pad(keys, (0, 0, 1, 0))[:, :, :-1]
+    moved = with_previous(keys)
+    for channel in range(8):
+        source = previous if channel in (2, 3, 6, 7) else keys
+        assert torch.equal(moved[..., channel], source[..., channel])
+    keys = keys[..., :4].double().requires_grad_()
+    assert torch.autograd.gradcheck(with_previous, keys)
+
+
+def test_offset_keys_are_turned_by_the_position_of_the_token_that_holds_them():
+    """The whole layer against a few lines that say the same."""
+    attention = build("baseline+offset").blocks[0].attention
+    x = torch.randn(1, 6, 32)
+    q, k, v = (m(x).view(1, 6, 4, 8).transpose(1, 2) for m in (attention.query, attention.key, attention.value))
+    before = torch.cat((torch.zeros_like(k[:, :, :1]), k[:, :, :-1]), dim=2)
+    k = torch.cat((k[..., 0:2], before[..., 2:4], k[..., 4:6], before[..., 6:8]), dim=-1)
+    angles = rotary_angles(torch.arange(6)[None], 8, torch.float32)
+    y = F.scaled_dot_product_attention(rotate(q, angles), rotate(k, angles), v, is_causal=True)
+    expected = attention.output(y.transpose(1, 2).flatten(2))
+    from oelm.models.attention import Context
+
+    torch.testing.assert_close(attention(x, Context(angles, None, None)), expected)
+
+
+def test_thin_queries_and_keys_keep_whole_values_and_their_own_scale():
+    attention = build("baseline+thin=4", "learned").blocks[0].attention
+    assert (attention.query.out_features, attention.key.out_features) == (8, 8)
+    assert (attention.value.out_features, attention.output.in_features) == (32, 32)
+    assert attention.attention_flops(7) == 4 * 2 * (8 + 32)
+
+
+@pytest.mark.parametrize(
+    ("arm", "expected"),
+    [
+        ("baseline+ffn=3.25", {"d_ff": 104}),
+        ("baseline+ffn=3+swiglu", {"d_ff": 64, "ffn": "swiglu"}),
+        ("baseline+fewer=2", {"num_layers": 1}),
+        ("baseline+theta=500000", {"rope_theta": 500_000.0}),
+        ("baseline+kv=2", {"kv_heads": 2}),
+    ],
+)
+def test_relative_values_are_worked_out_for_the_shape_at_hand(arm, expected):
+    config = build(arm).config
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        ("baseline+thin=3", "thin=3 does not divide the head size 8"),
+        ("baseline+thin=4+offset", "offset needs a head size that four divides, not 2"),
+        ("baseline+kv=3", "kv_heads 3 does not divide num_heads 4"),
+        ("baseline+fewer=3", "fewer=3 leaves nothing of 3 layers"),
+        ("baseline+ffn=0", "architecture ffn is 0.0; it must be a number above 0"),
+        ("oelm_freeze+scale+qknorm", "a norm comes after it and would undo a learned scale"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(arm, message):
+    with pytest.raises(oelm.OelmError, match=message):
+        build(arm)
+
+
+def test_theta_needs_rotary_positions():
+    with pytest.raises(oelm.OelmError, match="rope_theta is for rotary positions"):
+        build("baseline+theta=500000", "learned")
+
+
+def test_a_finished_model_cannot_be_given_another_shape():
+    from transformers import BertConfig, BertModel
+
+    plain = oelm.GPT(oelm.GPTConfig(**SMALL))
+    bert = BertModel(
+        BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    )
+    for model in (plain, bert):
+        with pytest.raises(oelm.OelmError, match=r"'signs_qk\+offset' changes the architecture \(offset\), and this"):
+            oelm.freeze(model, "signs_qk+offset")
+
+
+def test_an_arms_equal_baseline_has_the_same_shape():
+    assert equal_baseline("signs_qk+rank=8+layers=not-first1+offset") == "baseline+rank=8+layers=not-first1+offset"
+    frozen, plain = method("oelm_freeze+offset+thin=2"), method("baseline+thin=2+offset")
+    assert frozen.equipment == plain.equipment != method("baseline").equipment
+    assert plain.is_trained and not frozen.is_trained
+
+
+def test_an_architecture_round_trips_and_old_files_are_still_the_same_method():
+    for name in ("baseline+offset", "signs_qk+ffn=3.25+thin=2"):
+        assert method(method(name).to_dict()) == method(name)
+    assert "architecture" not in method("baseline").to_dict()
+    mine = method({"name": "mine", "architecture": {"thin": 2}})
+    assert mine.architecture == {"thin": 2}
+    with pytest.raises(oelm.OelmError, match="architecture of method 'mine' is 5; it must be a mapping"):
+        method({"name": "mine", "architecture": 5})
+    with pytest.raises(oelm.OelmError, match="architecture 'thinn' is unknown; did you mean 'thin'"):
+        oelm.GPTConfig().with_architecture({"thinn": 2})
