@@ -163,3 +163,16 @@ def test_config_differences_look_into_sections_and_skip_runtime():
         "training.max_lr is 0.0003 there and 0.001 here",
         "training.max_steps is None there and 5 here",
     ]
+
+
+def test_why_a_run_failed_is_a_field_and_old_records_are_still_understood():
+    from oelm.errors import OelmError
+    from oelm.runs import diverged, failure
+    from oelm.training.trainer import Diverged
+
+    assert diverged({"state": "failed", **failure(Diverged("the loss became nan"))})
+    assert not diverged({"state": "failed", **failure(OelmError("Diverged is only a word here"))})
+    assert not diverged({"state": "failed", "error": "Diverged: said by a file", "reason": "error"})
+    assert not diverged({"state": "finished", "reason": "diverged"})
+    assert diverged({"state": "failed", "error": "Diverged: the loss became nan at step 3"})  # version 0.1
+    assert failure(UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"))["reason"] == "error"

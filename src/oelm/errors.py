@@ -12,6 +12,8 @@ class OelmError(Exception):
     """Names the thing, the value and the way out."""
 
     exit_code = 2
+    reason = "error"
+    """Why a run failed, in one word, for its status."""
 
 
 class Unavailable(OelmError):

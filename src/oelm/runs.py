@@ -30,6 +30,8 @@ from oelm.files import exclusive, is_locked, sync, write_atomically, write_json
 from oelm.yaml_files import read_yaml
 
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
+DIVERGED = "diverged"
+"""Why a run failed: the loss was no longer a number. Any other reason says nothing of its settings."""
 DEAD = "dead"
 """Not a stored state: the status says running, but no process holds the folder."""
 _EXECUTION = ("data", "runtime")
@@ -38,6 +40,18 @@ STEPS_OF_DATA = ("max_steps", "warmup_steps", "eval_every", "checkpoint_every")
 """Training settings that may follow from the data, where epochs are given."""
 SILENT_SECONDS = 900
 """A run on another machine, whose lock may not be visible here, counts as dead after so long without a heartbeat."""
+
+
+def failure(error: BaseException) -> dict[str, str]:
+    """What the status of a failed run says of it: in words, and why, in a word."""
+    reason = error.reason if isinstance(error, OelmError) else "error"
+    return {"error": f"{type(error).__name__}: {error}", "reason": reason}
+
+
+def diverged(status: dict[str, Any]) -> bool:
+    """Whether a run failed of itself; records of version 0.1 say so in words only."""
+    reason = status.get("reason") or str(status.get("error", "")).partition(":")[0].lower()
+    return status.get("state") == FAILED and reason == DIVERGED
 
 
 def folder_name(name: str) -> str:

@@ -34,6 +34,8 @@ _Loader.add_implicit_resolver(_INT, re.compile(r"[-+]?(?:0|[1-9][0-9]*)\Z"), lis
 
 def read_yaml(file: Path, what: str) -> Any:
     """The content of a file; `what` it is, for the error."""
+    if file.exists() and not file.is_file():
+        raise OelmError(f"{what} {file} cannot be read: it is no file")  # a pipe would be waited for
     try:
         with file.open("rb") as opened:
             text = opened.read(MOST_BYTES + 1)

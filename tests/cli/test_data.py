@@ -109,3 +109,29 @@ def test_help_is_answered_without_the_heavy_libraries() -> None:
     )
     for command in ("prepare", "list", "show"):
         assert "--json" in run(command, "--help")
+
+
+def test_many_files_are_counted_and_not_listed(tmp_path: Path) -> None:
+    folder = tmp_path / "stories"
+    folder.mkdir()
+    for i in range(233):
+        (folder / f"{i}.txt").write_text(f"Story {i} is about a pear and a tree.\n")
+    said = run("prepare", folder, "--tokenizer", "bpe:260")
+    assert f"233 files in {folder}" in said
+    assert max(map(len, said.splitlines())) < 200
+
+
+def test_nothing_is_announced_before_a_refusal(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text(" \n")
+    (tmp_path / "validation.txt").write_text("some text\n")
+    result = CliRunner().invoke(app, ["prepare", str(tmp_path), "--tokenizer", "bpe:300"])
+    assert "holds no text" in str(result.exception)
+    assert "training bpe" not in result.output
+
+
+def test_a_name_does_not_lead_out_of_the_data_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text\n" * 50)
+    with pytest.raises(OelmError, match=r"name '\.\./\.\./out' cannot be a folder's name"):
+        run("prepare", tmp_path / "a.txt", "--name", "../../out", "--tokenizer", "bpe:300")
+    with pytest.raises(OelmError, match=r"task '\.\./out' cannot be a folder's name"):
+        find_task("../out", ["text"])

@@ -310,3 +310,25 @@ def test_real_files_have_the_published_numbers_of_documents(shared_data: Path) -
     assert wikitext == (shared_data / "wikitext-2" / "validation.txt").read_text("utf-8")
     stories = documents(find_source([shared_data / "tinystories"]), "train")
     assert all("<|endoftext|>" not in text for text in itertools.islice(stories, 100))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
+def test_pipes_and_devices_are_no_text_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.txt")
+    with pytest.raises(OelmError, match=r"train\.txt' is a pipe or a device, not a file"):
+        find_source([tmp_path / "train.txt"])
+    (tmp_path / "zeros.txt").symlink_to("/dev/zero")
+    with pytest.raises(OelmError, match=r"zeros\.txt' is a pipe or a device"):
+        find_source([tmp_path / "zeros.txt"])
+
+
+def test_text_with_lone_carriage_returns_is_cut_like_any_other(tmp_path: Path) -> None:
+    paragraphs = [f"Paragraph {i}: " + "a pear and a tree. " * 300 for i in range(60)]
+    for name, end in (("unix", "\n"), ("old", "\r")):
+        (tmp_path / f"{name}.txt").write_bytes((end * 2).join(paragraphs).encode())
+    unix, old = (
+        list(documents(find_source([tmp_path / f"{name}.txt"], validation_fraction=0.3), "train"))
+        for name in ("unix", "old")
+    )
+    assert len(old) == len(unix) > 3
+    assert [text.replace("\r", "\n") for text in old] == unix

@@ -354,3 +354,27 @@ def test_our_tokens_are_what_transformers_would_feed_the_model(shared_data, tmp_
         assert data.validation.row(number).tolist() == expected["input_ids"]
         assert int(data.validation.first[number]) == expected["token_type_ids"].count(0)
     assert torch.tensor(data.validation.row(0).astype(np.int64)).max() < data.vocab_size
+
+
+@pytest.mark.parametrize("label", ["true", "[1]", "0.5", "{}"])
+def test_truth_values_lists_and_scores_are_no_classes(tmp_path, label):
+    for split in ("train", "validation"):
+        rows = f'{{"text": "a", "label": {label}}}\n{{"text": "b", "label": 1}}\n'
+        (tmp_path / f"{split}.jsonl").write_text(rows)
+    source = TaskSource(find_task("mine", ("text",)), tmp_path)
+    with pytest.raises(oelm.OelmError, match=r"row 1: label .* is no class; use names or whole numbers"):
+        source.classes()
+
+
+def test_scores_in_a_table_are_no_classes_and_words_are(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\na,0.5\nb,1.5\n")
+    with pytest.raises(oelm.OelmError, match=r"label '0\.5' is no class"):
+        TaskSource(find_task("mine", ("text",)), tmp_path).classes()
+    (tmp_path / "train.csv").write_text("text,label\na,true\nb,false\n")
+    assert TaskSource(find_task("mine", ("text",)), tmp_path).classes() == ("false", "true")
+
+
+def test_every_format_that_works_is_named_when_files_are_missing(tmp_path):
+    source = TaskSource(find_task("mine", ("text",)), tmp_path)
+    with pytest.raises(oelm.OelmError, match=r"should be called train, with \.tsv, \.csv, \.jsonl or \.parquet"):
+        source.classes()

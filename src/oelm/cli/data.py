@@ -1,6 +1,7 @@
 """`oelm data`: text to tokens, once, before training."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Prepare text for training, and see what is prepared.", no_args_is_help=True)
 
+MOST_PATHS = 4
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -248,7 +250,10 @@ def _origin(source: dict[str, Any]) -> str:
         config = f" {source['config']}" if source["config"] else ""
         return f"{source['dataset']}{config} at {source['revision']}"
     if source["kind"] == "files":
-        return ", ".join(entry["path"] for entry in source["files"])
+        paths = [entry["path"] for entry in source["files"]]
+        if len(paths) > MOST_PATHS:
+            return f"{len(paths)} files in {os.path.commonpath([os.path.dirname(path) for path in paths]) or '.'}"
+        return ", ".join(paths)
     return f"{source['corpus']} (embedded), seed {source['seed']}"
 
 

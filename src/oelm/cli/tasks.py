@@ -15,14 +15,18 @@ def task(
     name: Annotated[str, typer.Argument(help="sst2, mnli, xnli, or a name for a task of your own.")],
     tokenizer: Annotated[str, typer.Option(help="The model's folder or hub name; or gpt2, bpe:4096, files.")],
     data_path: Annotated[
-        Path | None, typer.Option("--data-path", help="Folder with train and validation files. (default: the hub)")
+        Path | None,
+        typer.Option(
+            "--data-path",
+            help="Folder with train and validation files: .tsv, .csv, .jsonl or .parquet. (default: the hub)",
+        ),
     ] = None,
     text_columns: Annotated[
         list[str] | None, typer.Option("--text-column", help="Column of a text; give it twice for pairs.")
     ] = None,
     label_column: Annotated[str | None, typer.Option(help="Column of the class. (default: label)")] = None,
     classes: Annotated[str | None, typer.Option(help="The classes in their order: no,yes. (default: found)")] = None,
-    language: Annotated[str | None, typer.Option(help="Of XNLI, e.g. zh; files are then train.zh.tsv.")] = None,
+    language: Annotated[str | None, typer.Option(help="Of XNLI, e.g. zh; files are then train.zh.tsv or .csv.")] = None,
     validation: Annotated[
         str | None, typer.Option(help="Split to validate on: validation_mismatched (MNLI), test (XNLI).")
     ] = None,

@@ -100,6 +100,8 @@ def split_paths(paths: list[Path], validation: str | Path | None) -> tuple[tuple
             train.append(path)
     _require_apart(train, kept)
     for path in train + held_out:
+        if path.exists() and not path.is_file():
+            raise OelmError(f"{str(path)!r} is a pipe or a device, not a file; write its text to a file first")
         if text_format(path) not in SUFFIXES:
             raise OelmError(
                 f"file {str(path)!r} has no known format; known: {', '.join(SUFFIXES)}, also with .gz or .zst"

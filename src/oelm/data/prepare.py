@@ -38,6 +38,7 @@ from oelm.data.tokenization import (
 from oelm.data.tokens import FILES, FORMAT, TokenData, data_directory
 from oelm.errors import OelmError
 from oelm.files import file_hash, write_atomically, write_json
+from oelm.validation import require_name
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -82,6 +83,7 @@ def prepare(
     tokenizer = load_tokenizer(tokenizer_spec) if on_disk else None
     identity = tokenizer_hash(tokenizer) if tokenizer else None
     label = tokenizer_label(tokenizer_spec, identity)
+    require_name("name", source.name)
     out = Path(out_dir) if out_dir is not None else data_directory(data_dir) / f"{source.name}-{label}"
     # gpt2 and bpe:N are what they are called; for any other, the hash counts and not the file's name.
     named = identity is None or label == "gpt2"
@@ -91,6 +93,8 @@ def prepare(
     with disk_errors(out), staging_folder(out, settings, force) as staging:
         provenance = source.provenance()
         if bpe_size(tokenizer_spec) is not None:
+            for split in FILES:
+                next(source.texts(split), None)  # what cannot be read is refused before anything is announced
             note(f"training {tokenizer_spec} on at most {SAMPLE_BYTES / 1e6:.0f} MB of the training text")
         tokenizer = tokenizer or load_tokenizer(tokenizer_spec, documents(source, "train"))
         encoder = _Encoder(tokenizer, identity or tokenizer_hash(tokenizer), workers or os.cpu_count() or 1)

@@ -18,8 +18,11 @@ from typing import Any, NamedTuple
 from oelm.data.hub import commit_of, load_at
 from oelm.errors import OelmError, unknown
 from oelm.files import file_hash
+from oelm.validation import plain_number, require_name
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
+_OR_SUFFIXES = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+FILES = f"a train and a validation file ({_OR_SUFFIXES})"
 _OTHER_NAMES = {"validation": ("validation", "valid", "val", "dev"), "validation_matched": ("validation", "dev")}
 _MOST_CLASSES = 1_000
 
@@ -101,6 +104,7 @@ def find_task(name: str, texts: Sequence[str] = (), label: str | None = None, cl
             f"{error}; one of your own is prepared with 'oelm data task {name} --text-column …' and then trained on "
             "with 'oelm train --dataset FOLDER'"
         )
+    require_name("task", name)
     return Task(name, **chosen)  # type: ignore[arg-type]
 
 
@@ -182,6 +186,10 @@ class TaskSource:
                 raise OelmError(f"{self._where(split)}, row {number}: {other[0]!r} is no text")
             if not all(map(_is_unicode, texts)):
                 raise OelmError(f"{self._where(split)}, row {number}: the text is no valid Unicode")
+            if not _is_class(label):
+                raise OelmError(
+                    f"{self._where(split)}, row {number}: label {label!r} is no class; use names or whole numbers"
+                )
             yield number, tuple(texts), _label_name(label)
         if not number:
             raise OelmError(f"{self._where(split)} has no rows; a task needs some in each split")
@@ -205,7 +213,7 @@ class TaskSource:
         folder = self.path
         assert folder is not None
         if not folder.is_dir():
-            raise OelmError(f"task data {folder} is no folder; give one that holds train.tsv and validation.tsv")
+            raise OelmError(f"task data {folder} is no folder; give one with {FILES}")
         language = self.language or self.task.config
         endings = [f".{language}"] if self.task.languages else []
         endings += [""] if language == self.task.config else []  # without a name, it is the language that the task has
@@ -213,7 +221,8 @@ class TaskSource:
         for name in names:
             if (folder / name).is_file():
                 return folder / name
-        raise OelmError(f"{folder} has no {split} split; it should be called {names[0]} (or {', '.join(SUFFIXES[1:])})")
+        stem = names[0].removesuffix(SUFFIXES[0])
+        raise OelmError(f"{folder} has no {split} split; its file should be called {stem}, with {_OR_SUFFIXES}")
 
     # The hub
 
@@ -244,7 +253,7 @@ class TaskSource:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         return OelmError(
             f"dataset {self.task.hub} ({self._config()}) could not be had from the hub ({reason}); "
-            "a folder with train.tsv and validation.tsv works in its place (--data-path)"
+            f"a folder with {FILES} works in its place (--data-path)"
         )
 
 
@@ -252,9 +261,20 @@ def _missing(label: Any) -> bool:
     return label is None or label == "" or label != label
 
 
+def _is_class(label: Any) -> bool:
+    """Whether it names a class: a truth value, a list and a score do not."""
+    if isinstance(label, str):
+        label = number if (number := plain_number(label)) is not None else label
+    return not isinstance(label, bool) and (isinstance(label, str | int) or _is_whole(label))
+
+
+def _is_whole(label: Any) -> bool:
+    return isinstance(label, float) and label.is_integer()
+
+
 def _label_name(label: Any) -> str:
     """1, "1" and 1.0 are one label: files differ in how they write whole numbers."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+    return str(int(label)) if _is_whole(label) else str(label)
 
 
 def _is_unicode(text: str) -> bool:

@@ -14,6 +14,8 @@ from oelm.errors import OelmError
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")  # each also with .gz or .zst
 SEPARATOR = "<|endoftext|>"
+_LONE_RETURN = re.compile(r"(?<=\r)(?=[^\n])")
+"""Where lines end in files of very old systems."""
 _PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -170,8 +172,9 @@ def _lines(path: Path, limit: int = -1) -> Iterator[str]:
     with _open(path) as stream:
         try:
             while raw := stream.readline(limit):
-                number += 1
-                yield decoder.decode(raw)
+                for line in _LONE_RETURN.split(decoder.decode(raw)):
+                    number += 1
+                    yield line
             decoder.decode(b"", final=True)  # refuses half a character at the end
         except UnicodeDecodeError as error:
             raise OelmError(f"{path} line {number} is not UTF-8 ({error.reason}); convert the file first") from error

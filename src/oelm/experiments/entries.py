@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from oelm.data.corpora import CORPORA
 from oelm.errors import OelmError, unknown
 from oelm.training.config import Section, one_line
+from oelm.validation import require_name
 from oelm.yaml_files import parse_yaml
 
 SCALES = ("full", "mini", "smoke")
@@ -94,6 +95,8 @@ class Experiment(Section):
             raise ValueError("an experiment has either data (a language model) or a task (an encoder)")
         if self.data and self.data.corpus not in CORPORA:
             raise ValueError(str(unknown("corpus", self.data.corpus, CORPORA)))
+        for part in (self.name, *(variant.name or "-" for variant in self.variants)):
+            require_name("experiment", part)
         return self
 
     @property

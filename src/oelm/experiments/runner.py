@@ -103,7 +103,9 @@ class Job:
             if self.folder.holder() is None:
                 error = last_words(self.folder, lines=1).removeprefix("error: ")
                 step = self.status.get("step", 0)
-                self.folder.set_status(FAILED, step=step, max_steps=self.max_steps or None, error=error)
+                self.folder.set_status(
+                    FAILED, step=step, max_steps=self.max_steps or None, error=error, reason="refused"
+                )
         self.look()
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 
 from oelm.errors import OelmError, Unavailable
-from oelm.runs import RunFolder, fate
+from oelm.runs import RunFolder, diverged, fate
 from oelm.training import setup
 from oelm.training.checkpoints import newest_valid
 from oelm.training.config import RunConfig
@@ -69,7 +69,7 @@ def launch(
             if cause.exit_code in _LAST_WORDS:
                 return cause.exit_code
             what = f"process {cause.rank} of {config.runtime.nproc} (pid {cause.pid}) {fate(cause.exit_code)}"
-            if restarts == max_restarts or _diverged(folder):
+            if restarts == max_restarts or diverged(folder.status()):
                 break
             say(f"{what}; starting again {place} (restart {restarts + 1} of {max_restarts})")
     say(f"error: {what}; the run has ended. 'oelm resume {folder.path}' goes on {place}")
@@ -134,7 +134,3 @@ def _cause(failures: Sequence[Failure]) -> Failure:
 def _place(folder: RunFolder) -> str:
     checkpoint = newest_valid(folder.checkpoints)
     return f"from the checkpoint of step {checkpoint.step}" if checkpoint else "from the start (no checkpoint yet)"
-
-
-def _diverged(folder: RunFolder) -> bool:
-    return str(folder.status().get("error", "")).startswith("Diverged")

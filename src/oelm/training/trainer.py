@@ -23,7 +23,7 @@ from oelm.freezing.apply import freeze, freeze_from_report, verify_frozen
 from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import Rates, Schedule, advance
 from oelm.models.known import family
-from oelm.runs import FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder, config_differences
+from oelm.runs import DIVERGED, FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder, config_differences, failure
 from oelm.training import checkpoints, setup
 from oelm.training.checkpoints import Checkpoint
 from oelm.training.config import RunConfig
@@ -48,6 +48,7 @@ class Diverged(OelmError):
     """The loss is no longer a number; the last good checkpoint is kept."""
 
     exit_code = 1
+    reason = DIVERGED
 
 
 def train(config: RunConfig, out: str | Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def train(config: RunConfig, out: str | Path, progress: Progress | None = None) 
             trainer = Trainer(parts, folder, progress)
         except Exception as error:  # from here on the run itself says how it ends
             with suppress(OSError, OelmError):  # this may not hide what went wrong first
-                folder.set_status(FAILED, step=folder.status().get("step", 0), error=f"{type(error).__name__}: {error}")
+                folder.set_status(FAILED, step=folder.status().get("step", 0), **failure(error))
             raise
         return trainer.run()
 
@@ -138,7 +139,7 @@ class Trainer:
         except BaseException as error:
             log.error("failed at step %d (started at %d): %s", self.step, started_at, error)
             with suppress(OSError):  # a full disk may not hide what went wrong first
-                self.reporter.say(FAILED, self.step, error=f"{type(error).__name__}: {error}")
+                self.reporter.say(FAILED, self.step, **failure(error))
             raise
         finally:
             self.reporter.trackers.close()

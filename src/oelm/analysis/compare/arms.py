@@ -17,7 +17,7 @@ import numpy as np
 from oelm.analysis.compare.statistics import METRICS, Metric
 from oelm.errors import OelmError
 from oelm.freezing.methods import Method, method
-from oelm.runs import FAILED, RunFolder
+from oelm.runs import RunFolder, diverged
 
 if TYPE_CHECKING:
     from oelm.analysis.compare.record import ArmRecord
@@ -75,7 +75,7 @@ class Run:
     @property
     def diverged(self) -> bool:
         """Whether it failed of itself; a full disk says nothing of a learning rate."""
-        return self.state == FAILED and str(self.folder.status().get("error", "")).startswith("Diverged")
+        return diverged(self.folder.status())
 
     @property
     def final(self) -> dict[str, Any]:
