@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 import oelm
 
@@ -102,21 +104,23 @@ def wheel(tmp_path_factory):
     for name in ("src", "pyproject.toml", "README.md", "LICENSE"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, source / name)
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        source,
-        source,
-    ]
-    run = subprocess.run(build, capture_output=True, text=True, timeout=120)
+    _build("sdist", source, source / "dist")
+    shutil.unpack_archive(next((source / "dist").glob("oelm-*.tar.gz")), source / "unpacked")
+    _build("wheel", next((source / "unpacked").iterdir()), source / "dist")
+    return next((source / "dist").glob("oelm-*.whl"))
+
+
+def _build(kind, source, out):
+    program = f"from setuptools import build_meta; build_meta.build_{kind}({str(out)!r})"
+    run = subprocess.run([sys.executable, "-c", program], cwd=source, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
-    return next(source.glob("oelm-*.whl"))
+
+
+def test_the_wheel_made_from_the_source_package_has_every_file(wheel):
+    source = ROOT / "src"
+    files = {str(file.relative_to(source)) for file in (source / "oelm").rglob("*") if file.is_file()}
+    missing = {name for name in files if "__pycache__" not in name} - set(zipfile.ZipFile(wheel).namelist())
+    assert missing == set()
 
 
 def test_the_wheel_alone_freezes_a_stock_model(wheel, tmp_path):
@@ -161,3 +165,19 @@ def _needed(*names):
             continue  # for another system
         todo += [need for need in found.requires or () if "extra ==" not in need]
         yield from {Path(found.locate_file(file.parts[0])) for file in found.files or () if file.parts[0] != ".."}
+
+
+def test_the_workflow_runs_on_three_systems_and_every_python_that_is_declared():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    matrix = workflow["jobs"]["systems"]["strategy"]["matrix"]
+    assert matrix["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
+    declared = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert matrix["python"] == declared == ["3.10", "3.11", "3.12", "3.13", "3.14"]
+    commands = " ".join(step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"])
+    for path in re.findall(r"tests/[\w/.]+", commands):
+        assert (ROOT / path).exists(), path
+
+
+def test_hooks_before_a_commit_fetch_nothing():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    assert {repo["repo"] for repo in hooks["repos"]} == {"local"}
