@@ -14,11 +14,12 @@ _COLOURS = {"impossible": "red", "inconsistent": "yellow", "not reproduced": "ye
 
 def claims(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run folders, or folders above them. (default: results and runs)")
+        list[Path] | None,
+        typer.Argument(help="Runs to judge by, or folders above them. (default: those that came with oelm)"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Check the study's claims by arithmetic, and by our own runs where there are some."""
+    """Check the original study's claims by arithmetic, and by measured runs: those that came with oelm, or yours."""
     from oelm.analysis.claims.checks import CHECKS
     from oelm.analysis.claims.verdicts import judge
     from oelm.errors import OelmError
@@ -26,9 +27,9 @@ def claims(
 
     for path in runs or []:
         if not path.exists():
-            raise OelmError(f"{path} does not exist; give folders with runs, or none for results and runs here")
+            raise OelmError(f"{path} does not exist; give folders with runs, or none for those that came with oelm")
     known = evidence(runs)
-    for skipped in known.loaded.skipped if known.loaded else []:
+    for skipped in known.loaded.skipped if known.loaded and runs else []:
         typer.echo(f"left out: {skipped.path}: {skipped.reason}", err=True)
     verdicts = judge(read("claims")["claims"], known, CHECKS)
     if as_json:
@@ -38,12 +39,12 @@ def claims(
 
 
 def evidence(runs: list[Path] | None) -> "Evidence":
-    """The catalog as plain data, and the finished runs."""
+    """The catalog as plain data, and the finished runs of these folders; None: those that came with the package."""
     from oelm.analysis.claims.verdicts import Evidence
     from oelm.analysis.compare.results import load_runs
+    from oelm.analysis.evidence.records import shipped
     from oelm.experiments.entries import catalog, experiment, read, suites
 
-    folders = runs if runs is not None else [path for path in (Path("results"), Path("runs")) if path.is_dir()]
     corpora = read("scales")["mini"]["corpora"]
     return Evidence(
         experiments={
@@ -54,7 +55,7 @@ def evidence(runs: list[Path] | None) -> "Evidence":
         models=read("facts")["models"],
         datasets=read("facts")["datasets"],
         stand_ins={name: change["corpus"] for name, change in corpora.items() if "corpus" in change},
-        loaded=load_runs(folders) if folders else None,
+        loaded=shipped() if runs is None else load_runs(runs) if runs else None,
     )
 
 

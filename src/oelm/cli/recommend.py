@@ -23,7 +23,9 @@ def recommend(
         str | None, typer.Option(help="lm or classification. (default: classification for encoders, else lm)")
     ] = None,
     budget: Annotated[float, typer.Option(min=0, help="How many percent worse than the baseline is acceptable.")] = 5.0,
-    results: Annotated[Path, typer.Option(help="Folder with measured runs.")] = Path("results"),
+    results: Annotated[
+        Path | None, typer.Option(help="Folder with measured runs. (default: those that came with oelm)")
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Show the evidence on every method, comparison by comparison.")
     ] = False,
@@ -31,6 +33,7 @@ def recommend(
 ) -> None:
     """Say which method to use for a model, from measured runs only, with the evidence and its limits."""
     from oelm.analysis.compare.results import load_runs
+    from oelm.analysis.evidence.records import shipped
     from oelm.analysis.recommend import CLASSIFICATION, LANGUAGE_MODELLING, TASKS, advise
     from oelm.costs.inspection import inspect_model
     from oelm.errors import OelmError, unknown
@@ -41,11 +44,12 @@ def recommend(
     task = task or (CLASSIFICATION if kind == "encoder" else LANGUAGE_MODELLING)
     if task not in TASKS:
         raise unknown("task", task, TASKS)
-    if not results.is_dir():
+    if results is not None and not results.is_dir():
         raise OelmError(f"{results} is no folder; say where measured runs are (--results)")
-    loaded = load_runs(results)
+    loaded = shipped() if results is None else load_runs(results)
     advice = advise(loaded, kind, task, budget)
-    for line in [*(f"{skipped.path}: {skipped.reason}" for skipped in loaded.skipped), *advice.left_out]:
+    skipped = [f"{skipped.path}: {skipped.reason}" for skipped in loaded.skipped if results is not None]
+    for line in [*skipped, *advice.left_out]:
         typer.echo(f"left out: {line}", err=True)
     costs: dict[str, Any] = {}
     misfits: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The audit: every verdict follows from the figures, and changes with them."""
+"""Published claims: every verdict follows from the figures, and changes with them."""
 
 import copy
 import json
@@ -24,6 +24,15 @@ EXPECTED = {
     "bert-speed": "impossible",
     "bert-speed-repeat": "consistent",
     "gpt-speed": "consistent",
+    "gpt-speed-random": "inconsistent",
+    "gpt-speed-wikitext": "consistent",
+    "step-time-wikitext": "consistent",
+    "step-time-xnli": "circular",
+    "step-time-xnli-frozen": "circular",
+    "bert-baseline": "inconsistent",
+    "first-version-gap": "consistent",
+    "xnli-accuracy": "inconsistent",
+    "sst2-accuracy": "not tested",
     "step-time-first": "impossible",
     "step-time": "consistent",
     "wall-time": "inconsistent",
@@ -43,7 +52,11 @@ EXPECTED = {
     "orthogonality": "inconsistent",
 }
 FIGURES = {
-    "bert-speed": "at most 5.4%",
+    "bert-speed": "16 examples against 8, so -14.8% per example",
+    "step-time-wikitext": "1,439 s are left for 200 validations",
+    "first-version-gap": "+19.3% at the end",
+    "xnli-accuracy": "±2.33 is chance on 2,490 examples, were the arms independent, and each is the best of 147 looks",
+    "conditions-bert": "XNLI-01 trains query and key matrices drawn afresh",
     "gpt-speed": "at most 2.3%",
     "step-time-first": "18,400 s",
     "wall-time": "45% of it is validation",
@@ -81,6 +94,10 @@ def test_every_contradiction_of_the_study_is_found(known):
     assert {name: found[name].verdict for name in EXPECTED} == EXPECTED
     for name, figure in FIGURES.items():
         assert figure in found[name].follows
+    assert "at most 5.4%" in found["bert-speed"].follows
+    assert "timer takes less work" in found["bert-speed"].reason
+    assert "GPT-02 and GPT-03 do equal work and differ by 7.9%" in found["gpt-speed-random"].reason
+    assert "12.9%" in found["bert-baseline"].reason
     assert "bert-base-uncased" in found["gpt-share"].reason
     assert "checkpoint (513.8 MiB)" in found["memory"].reason
     assert "checkpoint (489.8 MiB)" in found["memory-frozen"].reason
@@ -102,7 +119,25 @@ def test_verdicts_follow_the_figures_and_not_a_list(known):
     assert verdict("loss-tinystories", with_figures(known, "GPT-01", loss=1.5)).verdict == "inconsistent"
     assert verdict("gap-tinystories", known, value=0.05).verdict == "inconsistent"
     assert verdict("conditions-gpt", with_figures(known, "GPT-02", {"max_lr": 3e-4})).verdict == "consistent"
-    assert verdict("xnli-accuracy", with_figures(known, "XNLI-02", accuracy=0.80)).verdict == "consistent"
+    assert verdict("sst2-accuracy", with_figures(known, "SST-2-02", accuracy=0.90)).verdict == "consistent"
+    assert verdict("gpt-speed-random", with_figures(known, "GPT-01", step_seconds=0.15)).verdict == "impossible"
+    assert verdict("step-time-wikitext", with_figures(known, "GPT-06", wall_seconds=12400)).verdict == "inconsistent"
+    assert verdict("step-time-xnli", with_figures(known, "XNLI-01", wall_is_sum_of_steps=False)).verdict == "consistent"
+
+
+def test_the_confound_and_the_half_batch_follow_from_the_catalog(known):
+    experiments = copy.deepcopy(dict(known.experiments))
+    experiments["XNLI-01"]["arms"] = ["baseline"]
+    fair = type(known)(**{**vars(known), "experiments": experiments})
+    assert verdict("bert-baseline", fair).verdict == "consistent"
+    assert "drawn afresh" not in verdict("conditions-bert", fair).follows
+    assert verdict("xnli-accuracy", fair).verdict == "not tested"
+    whole = with_figures(known, "XNLI-02", rows_per_timed_step=16)
+    assert "per example" not in verdict("bert-speed", whole).follows
+    assert "something else differed" in verdict("bert-speed", whole).reason
+
+
+def test_the_end_of_a_log_decides_what_a_gap_said_of_the_whole_run_means(known):
     assert verdict("first-version-gap", known, value=0.4).verdict == "inconsistent"
 
 
@@ -126,6 +161,7 @@ def test_our_runs_decide_what_arithmetic_cannot(ours):
     fair = verdict("orthogonality", found)
     assert fair.verdict == "not reproduced"
     assert "oelm_random_matched is better than oelm_freeze" in fair.reason
+    assert verdict("first-version-gap", found).verdict == "reproduced"
     assert "oelm_random +21.7 %" in fair.ours
     assert verdict("first-version", found).verdict == "reproduced"
     assert "-4.3% [-5.6%, -3.1%], FLOPs allow -2.9%" in verdict("gpt-speed", found).ours
@@ -156,7 +192,7 @@ def test_studies_of_ours_that_disagree_decide_nothing(ours, tmp_path):
             make_run(tmp_path / "larger", method, seed, perplexity=value * (1 + 0.001 * seed), dataset="tinystories",
                      config_changes=larger)  # fmt: skip
     found = verdict("gap-tinystories", ours(baseline=10.0, oelm_freeze=11.5))
-    assert (found.verdict, found.reason) == ("not tested", "our own studies disagree")
+    assert (found.verdict, found.reason) == ("not tested", "our own comparisons disagree")
     assert "+15.0 %" in found.ours and "+1.0 %" in found.ours
 
 
@@ -185,6 +221,18 @@ def test_our_encoders_decide_an_accuracy_gap(known, tmp_path, points, expected):
             make_run(tmp_path, method, seed, final={"accuracy": accuracy, "loss": 0.5}, dataset="xnli")
     found = type(known)(**{**vars(known), "loaded": load_runs([tmp_path])})
     assert verdict("xnli-accuracy", found).verdict == expected
+
+
+def test_an_accuracy_gap_is_also_told_against_the_baseline_that_was_really_run(known, tmp_path):
+    arms = {"baseline": 0.62, "reinitialised": 0.36, "oelm_freeze": 0.41}
+    for seed in range(3):
+        for method, accuracy in arms.items():
+            final = {"accuracy": accuracy + 0.002 * seed * (method == "baseline"), "loss": 0.5}
+            make_run(tmp_path, method, seed, final=final, dataset="xnli")
+    found = verdict("xnli-accuracy", type(known)(**{**vars(known), "loaded": load_runs([tmp_path])}))
+    assert found.verdict == "not reproduced"
+    assert "oelm_freeze -21.2 points" in found.ours
+    assert "overwritten as theirs was: oelm_freeze +5.0 points" in found.ours
 
 
 def test_runs_on_other_data_or_with_other_settings_are_no_evidence(known, tmp_path):
@@ -219,7 +267,7 @@ def test_an_unknown_kind_of_claim_is_refused(known):
 
 def test_the_command_prints_and_loads_no_torch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    listed = json.loads(CliRunner().invoke(app, ["audit", "--json"]).stdout)
+    listed = json.loads(CliRunner().invoke(app, ["claims", "--json"]).stdout)
     assert {"id", "claim", "published", "follows", "ours", "verdict", "reason"} == set(listed[0])
     assert "13% longer than the run" in CliRunner().invoke(app, ["audit"]).stdout
     script = "import sys; from oelm.cli.main import app; app(['audit'], standalone_mode=False); "

@@ -12,6 +12,6 @@ CHECKS: dict[str, Callable[[Claim, Evidence], Finding]] = {
         *(costs.parameter_count, costs.parameter_share, costs.nothing_frozen),
         *(costs.corpus_tokens, costs.experiment_count),
         *(quality.perplexity_of_loss, quality.gap, quality.gap_at_steps, quality.accuracy_gap),
-        *(quality.same_conditions, quality.seeds, quality.orthogonality, quality.ordering),
+        *(quality.same_conditions, quality.own_start, quality.seeds, quality.orthogonality, quality.ordering),
     )
 }

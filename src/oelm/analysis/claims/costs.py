@@ -1,9 +1,15 @@
 """What follows from claims about time, memory and size: a function per kind of claim."""
 
-import math
-
-from oelm.analysis.claims.verdicts import CONSISTENT, IMPOSSIBLE, INCONSISTENT, Claim, Evidence, Finding, rounds_to
-from oelm.freezing.methods import method
+from oelm.analysis.claims.verdicts import (
+    CIRCULAR,
+    CONSISTENT,
+    IMPOSSIBLE,
+    INCONSISTENT,
+    Claim,
+    Evidence,
+    Finding,
+    rounds_to,
+)
 from oelm.runs import checkpoint_bytes
 
 MEBIBYTE = 2**20
@@ -17,40 +23,60 @@ VALIDATION_LIMIT = 0.1
 
 
 def speed_up(claim: Claim, evidence: Evidence) -> Finding:
-    """No step can be faster than the work that is left."""
+    """No step can be faster than the work that is left; two runs of equal work show what else makes a difference."""
     shape = evidence.shape(claim["model"])
-    bound = shape.saving_by_freezing
+    bound, halved = shape.saving_by_freezing, ""
     if "value" in claim:
         saving, published = float(claim["value"]), f"{-claim['value']:+.1%} step time"
     else:
-        before, after = (evidence.figure(claim[k], "step_seconds") for k in ("baseline", "arm"))
+        names = (claim["baseline"], claim["arm"])
+        before, after = (evidence.figure(name, "step_seconds") for name in names)
         saving, published = 1 - after / before, f"{before:g} s → {after:g} s"
-    follows = f"{-saving:+.1%} step time; freezing saves at most {bound:.1%} of the step's FLOPs"
+        rows = [_timed_rows(name, evidence) for name in names]
+        if rows[0] != rows[1]:
+            each = 1 - (after / rows[1]) / (before / rows[0])
+            halved = f"; timed were {rows[0]} examples against {rows[1]}, so {-each:+.1%} per example"
+    follows = f"{-saving:+.1%} step time; freezing saves at most {bound:.1%} of the step's FLOPs{halved}"
     ours = _our_step_time(evidence, shape.family)
-    if saving > bound + TIMING_NOISE:
-        reason = f"{saving / bound:.1f} times what freezing can save; something else differed between the runs"
-        return Finding(published, follows, IMPOSSIBLE, reason, ours)
-    return Finding(published, follows, CONSISTENT, "within what freezing can save", ours)
+    if saving <= bound + TIMING_NOISE:
+        return Finding(published, follows, CONSISTENT, "within what freezing can save", ours)
+    apart, equals = _between_runs(evidence)
+    if saving <= bound + apart:
+        reason = f"more than freezing can save, but {equals} do equal work and differ by {apart:.1%}: runs differ"
+        return Finding(published, follows, INCONSISTENT, reason, ours)
+    what = "the frozen run's timer takes less work than the baseline's" if halved else "something else differed"
+    reason = f"{saving / bound:.1f} times what freezing can save; {what}"
+    return Finding(published, follows, IMPOSSIBLE, reason, ours)
 
 
 def total_time(claim: Claim, evidence: Evidence) -> Finding:
-    """All steps together cannot take longer than the run."""
+    """All steps together, and the validations between them, cannot take longer than the run."""
     name = claim["experiment"]
     seconds = float(claim.get("value") or evidence.figure(name, "step_seconds"))
-    wall, steps = evidence.figure(name, "wall_seconds"), _steps(name, evidence)
-    validation = float((evidence.entry(name).get("published") or {}).get("validation_seconds") or 0)
+    wall, steps = evidence.figure(name, "wall_seconds"), evidence.steps(name)
+    said = evidence.entry(name).get("published") or {}
     training = seconds * steps
     published = f"{seconds:g} s per step, {wall:,.0f} s in all"
     follows = f"{seconds:g} s × {steps:,} steps = {training:,.0f} s"
+    if said.get("wall_is_sum_of_steps"):
+        reason = "the total is itself the sum of the step times, so it confirms nothing"
+        return Finding(published, follows, CIRCULAR, reason)
     if training > wall:
         return Finding(
             published, follows, IMPOSSIBLE, f"the steps alone would take {training / wall - 1:.0%} longer than the run"
         )
+    validation = float(said.get("validation_seconds") or 0)
     rest = wall - training - validation
     if validation:
         follows += f", + {validation:,.0f} s of validation"
     if rest < -ROUNDING * wall:
         return Finding(published, follows, IMPOSSIBLE, f"together {-rest:,.0f} s more than the run took")
+    if not validation and (least := _least_validation(name, seconds, evidence)):
+        count, each = steps // evidence.entry(name)["training"]["eval_every"], rest / least[1]
+        follows += f"; {rest:,.0f} s are left for {count} validations, which need at least {least[1]:,.0f} s"
+        if each < 1:
+            return Finding(published, follows, INCONSISTENT, f"a validation reads {least[0]:,} tokens, forward only")
+        return Finding(published, follows, CONSISTENT, f"leaves {each:.1f} times what its validations need")
     return Finding(published, follows, CONSISTENT, f"leaves {rest / wall:.0%} of the run for everything else")
 
 
@@ -58,7 +84,7 @@ def validation_share(claim: Claim, evidence: Evidence) -> Finding:
     name = claim["experiment"]
     wall, validation = (evidence.figure(name, key) for key in ("wall_seconds", "validation_seconds"))
     share = validation / wall
-    training = evidence.figure(name, "step_seconds") * _steps(name, evidence) / wall
+    training = evidence.figure(name, "step_seconds") * evidence.steps(name) / wall
     follows = f"{share:.0%} of it is validation, {training:.0%} training steps"
     if share > VALIDATION_LIMIT:
         reason = "so much validation hides any difference in training speed; compare step times"
@@ -142,8 +168,8 @@ def experiment_count(claim: Claim, evidence: Evidence) -> Finding:
 def _our_step_time(evidence: Evidence, family: str) -> str | None:
     """Of the largest model of this family that was timed."""
     timed = []
-    for study in evidence.loaded.comparisons if evidence.loaded else []:
-        for arm in study.arms if study.family == family else []:
+    for comparison in evidence.loaded.comparisons if evidence.loaded else []:
+        for arm in comparison.arms if comparison.family == family else []:
             time = evidence.loaded.step_time(arm) if arm.method == "oelm_freeze" and evidence.loaded else None
             if not time or not time.interleaved or time.low is None or time.high is None:
                 continue
@@ -155,15 +181,33 @@ def _our_step_time(evidence: Evidence, family: str) -> str | None:
     return max(timed, key=lambda found: found[0], default=(0, None))[1]
 
 
-def _steps(name: str, evidence: Evidence) -> int:
+def _timed_rows(name: str, evidence: Evidence) -> int:
+    """Examples in what was timed as a step."""
+    training, said = evidence.entry(name)["training"], evidence.entry(name)["published"]
+    return said.get("rows_per_timed_step") or training["batch_size"] * training.get("accumulation", 1)
+
+
+def _between_runs(evidence: Evidence) -> tuple[float, str]:
+    """The largest difference of published step times between runs of equal work, and which runs they are."""
+    groups: dict[tuple[str, bool], dict[str, float]] = {}
+    for name, entry in evidence.experiments.items():
+        if seconds := (entry.get("published") or {}).get("step_seconds"):
+            groups.setdefault((entry["dataset"], _is_frozen(name, evidence)), {})[name] = float(seconds)
+    spreads = [(1 - min(g.values()) / max(g.values()), " and ".join(g)) for g in groups.values() if len(g) > 1]
+    return max(spreads, default=(0.0, ""))
+
+
+def _least_validation(name: str, step_seconds: float, evidence: Evidence) -> tuple[int, float] | None:
+    """Tokens of a validation, and the least time of all of them: a forward pass is a third of a training step."""
     entry = evidence.entry(name)
-    training = entry["training"]
-    if "max_steps" in training:
-        return int(training["max_steps"])
-    rows = evidence.datasets[entry["dataset"]]["train_rows"]
-    return int(training["epochs"]) * math.ceil(rows / training["batch_size"])
+    tokens = evidence.datasets.get(entry["dataset"], {}).get("validation_tokens")
+    if not tokens:
+        return None
+    training, length = entry["training"], evidence.shape("gpt-medium-512").sequence_length
+    count = evidence.steps(name) // training["eval_every"]
+    return tokens, count * tokens / (training["batch_size"] * length) * step_seconds / 3
 
 
 def _is_frozen(name: str, evidence: Evidence) -> bool:
-    chosen = method(evidence.entry(name)["arms"][0])
-    return chosen.query.frozen and chosen.key.frozen
+    made = evidence.made(name)
+    return made.query.frozen and made.key.frozen

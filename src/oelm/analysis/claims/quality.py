@@ -1,7 +1,7 @@
 """What follows from claims about quality: a function per kind of claim, some of which need runs of ours."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from oelm.analysis.claims.verdicts import (
     CONSISTENT,
@@ -15,7 +15,7 @@ from oelm.analysis.claims.verdicts import (
     Pair,
     rounds_to,
 )
-from oelm.analysis.compare.statistics import GOAL_PERCENT, MISSED, UNDECIDED, goal_verdict
+from oelm.analysis.compare.statistics import GOAL_PERCENT
 
 SAME_FIGURE = 0.001
 PUBLISHED_STD = 0.02
@@ -33,7 +33,7 @@ def perplexity_of_loss(claim: Claim, evidence: Evidence) -> Finding:
 
 
 def gap(claim: Claim, evidence: Evidence) -> Finding:
-    """The published gap from its own figures, and whether ours misses the same goal."""
+    """The published gap from its own figures, and whether ours is one, too."""
     before, after = (evidence.figure(claim[k], "perplexity") for k in ("baseline", "arm"))
     value, found = float(claim["value"]), after / before - 1
     published, follows = f"{value:+.1%}", f"{after:g} / {before:g} = {found:+.1%}"
@@ -46,24 +46,32 @@ def gap(claim: Claim, evidence: Evidence) -> Finding:
         return Finding(
             published, follows, CONSISTENT, f"{side} the study's own bar of {GOAL_PERCENT:g} %; no runs of ours"
         )
-
-    def judge(pair: Pair) -> tuple[str, str]:
-        ours = goal_verdict(pair.gap.worse)
-        same = (ours == MISSED) == (100 * found > GOAL_PERCENT)
-        reason = f"the {GOAL_PERCENT:g} % goal is {ours} in our runs; the sizes of model and gap are not compared"
-        return NOT_TESTED if ours == UNDECIDED else REPRODUCED if same else NOT_REPRODUCED, reason
-
-    return Finding(published, follows, *_agreed(pairs, judge))
+    return Finding(published, follows, *_agreed(pairs, 100 * found))
 
 
 def same_conditions(claim: Claim, evidence: Evidence) -> Finding:
     first, second = (evidence.entry(claim[k])["training"] for k in ("baseline", "arm"))
     keys = dict.fromkeys([*first, *second])
     different = [f"{k} {first.get(k)} and {second.get(k)}" for k in keys if first.get(k) != second.get(k)]
+    reason = "the difference may be the settings', not the method's"
+    if overwritten := _overwritten(claim["baseline"], evidence):
+        different.insert(0, overwritten)
+        reason = "the baseline lost what it had learned before; the difference is not the method's alone"
+    published = f"{claim['baseline']} against {claim['arm']}"
     if different:
-        reason = "the difference may be the settings', not the method's"
-        return Finding(f"{claim['baseline']} against {claim['arm']}", "; ".join(different), INCONSISTENT, reason)
-    return Finding(f"{claim['baseline']} against {claim['arm']}", "equal settings", CONSISTENT, "nothing else differs")
+        return Finding(published, "; ".join(different), INCONSISTENT, reason)
+    return Finding(published, "equal settings", CONSISTENT, "nothing else differs")
+
+
+def own_start(claim: Claim, evidence: Evidence) -> Finding:
+    """Whether a baseline is the pretrained model itself."""
+    name = claim["experiment"]
+    published = f"{name}, a fine-tuned {evidence.entry(name)['model']['encoder']}"
+    if overwritten := _overwritten(name, evidence):
+        shape = evidence.shape(claim["model"])
+        share = f"{shape.qk_parameters / shape.parameters:.1%} of its pretrained parameters were thrown away"
+        return Finding(published, overwritten, INCONSISTENT, share)
+    return Finding(published, "it begins with its own weights", CONSISTENT, "a fair baseline")
 
 
 def seeds(claim: Claim, evidence: Evidence) -> Finding:
@@ -94,7 +102,7 @@ def orthogonality(claim: Claim, evidence: Evidence) -> Finding:
         return Finding(
             published, follows, INCONSISTENT, "scale and orthogonality are confounded; no fair control", before
         )
-    verdict, reason, ours = _agreed(fair, lambda pair: _ordering(pair, published=100 * (control / arm - 1)))
+    verdict, reason, ours = _agreed(fair, 100 * (control / arm - 1))
     ours = "; ".join(filter(None, (before, ours)))
     return Finding(published, follows, verdict, f"at the same scale, {reason}", ours)
 
@@ -104,70 +112,99 @@ def ordering(claim: Claim, evidence: Evidence) -> Finding:
     published = f"{claim['better']} before {claim['worse']}"
     if not pairs:
         return Finding(published, "can only be measured", NOT_TESTED, "no runs of ours of both")
-    return Finding(published, "can only be measured", *_agreed(pairs, _ordering))
+    return Finding(published, "can only be measured", *_agreed(pairs))
 
 
 def gap_at_steps(claim: Claim, evidence: Evidence) -> Finding:
-    found = {int(step): after / before - 1 for step, (before, after) in claim["points"].items()}
-    follows = ", ".join(f"{value:+.1%} at step {step:,}" for step, value in found.items())
-    within = min(found.values()) <= claim["value"] <= max(found.values())
-    reason = (
-        "between the logged points, which differ too much to fix one number" if within else "no logged point is near"
-    )
-    pair = evidence.pair(claim["dataset"], claim["worse"], claim["better"])
-    return Finding(
-        f"{claim['value']:+.0%}", follows, CONSISTENT if within else INCONSISTENT, reason, str(pair) if pair else None
-    )
+    """A gap said of a whole run, by what its log has at its end; the points on the way may say anything."""
+    found = {
+        f"at step {step:,}" if isinstance(step, int) else f"at the {step}": after / before - 1
+        for step, (before, after) in claim["points"].items()
+    }
+    end, value = list(found.values())[-1], float(claim["value"])
+    published, follows = f"{value:+.0%}", ", ".join(f"{gap:+.1%} {place}" for place, gap in found.items())
+    if not rounds_to(100 * end, 100 * value):
+        return Finding(published, follows, INCONSISTENT, "not what the log has at the end")
+    if pairs := evidence.pairs(claim["dataset"], claim["worse"], claim["better"]):
+        return Finding(published, follows, *_agreed(pairs, 100 * end))
+    return Finding(published, follows, CONSISTENT, "equal at the end, rounded; no runs of ours")
 
 
 def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
-    """A difference of two accuracies on one test set, beside what chance does to a test set of that size."""
+    """A difference of two accuracies on one set of rows, beside what chance does to a set of that size."""
+    entry = evidence.entry(claim["arm"])
     before, after = (evidence.figure(claim[k], "accuracy") for k in ("baseline", "arm"))
-    rows = evidence.datasets[evidence.entry(claim["arm"])["dataset"]]["test_rows"]
+    rows, looks = evidence.datasets[entry["dataset"]]["judged_rows"], _looks(claim["arm"], evidence)
     noise = math.sqrt((before * (1 - before) + after * (1 - after)) / rows)
     points, limit = 100 * (after - before), 100 * TWO_SIDED_95 * noise
     published = f"{before:.2%} → {after:.2%}"
     follows = f"{points:+.2f} points; ±{limit:.2f} is chance on {rows:,} examples, were the arms independent"
-    pairs = evidence.pairs(evidence.entry(claim["arm"])["dataset"], evidence.entry(claim["arm"])["arms"][0])
-    ours = str(pairs[0]) if pairs else None
-
-    def judge(pair: Pair) -> tuple[str, str]:
-        if pair.gap.t is None:
-            return NOT_TESTED, "one seed gives no interval"
-        low, high = pair.gap.t.low, pair.gap.t.high
-        if (low > 0) if points > 0 else (high < 0):
-            return REPRODUCED, "our interval lies on the same side"
-        if not low <= points <= high:
-            return NOT_REPRODUCED, "our interval excludes the published difference"
-        return NOT_TESTED, "our interval holds both this difference and none"
-
+    follows += f", and each is the best of {looks} looks at them" if looks > 1 else ""
+    overwritten = _overwritten(claim["baseline"], evidence)
+    as_run = evidence.pair(entry["dataset"], entry["arms"][0], evidence.entry(claim["baseline"])["arms"][0])
+    beside = f"against a baseline overwritten as theirs was: {as_run}" if overwritten and as_run else None
+    pairs = evidence.pairs(entry["dataset"], entry["arms"][0])
     if pairs and pairs[0].gap.t:
-        return Finding(published, follows, *_agreed(pairs, judge))
+        verdict, reason, ours = _agreed(pairs, points)
+        if overwritten:
+            reason = f"against the pretrained model, {reason}; theirs was not: {overwritten}"
+        return Finding(published, follows, verdict, reason, "; ".join(filter(None, (ours, beside))))
+    ours = str(pairs[0]) if pairs else beside
+    if overwritten:
+        return Finding(published, follows, INCONSISTENT, f"the gain is not freezing's: {overwritten}", ours)
     if abs(points) <= limit:
-        return Finding(published, follows, NOT_TESTED, "within chance of the test set, with one seed", ours)
+        return Finding(published, follows, NOT_TESTED, "within chance of the rows judged on, with one seed", ours)
     return Finding(
-        published, follows, CONSISTENT, "more than chance of the test set; one seed, other learning rates", ours
+        published, follows, CONSISTENT, "more than chance of the rows judged on; one seed, other learning rates", ours
     )
 
 
-def _agreed(pairs: Sequence[Pair], judge: Callable[[Pair], tuple[str, str]]) -> tuple[str, str, str]:
+def _agreed(pairs: Sequence[Pair], published: float | None = None) -> tuple[str, str, str]:
     """Verdict, reason and our figure by the pair with most seeds, unless another pair says the opposite."""
-    verdict, reason = judge(pairs[0])
-    against = [pair for pair in pairs[1:] if {verdict, judge(pair)[0]} == {REPRODUCED, NOT_REPRODUCED}]
+    verdict, reason = _reproduction(pairs[0], published)
+    against = [
+        pair for pair in pairs[1:] if {verdict, _reproduction(pair, published)[0]} == {REPRODUCED, NOT_REPRODUCED}
+    ]
     if against:
-        return NOT_TESTED, "our own studies disagree", f"{pairs[0]}; {against[0]}"
+        return NOT_TESTED, "our own comparisons disagree", f"{pairs[0]}; {against[0]}"
     return verdict, reason, str(pairs[0])
 
 
-def _ordering(pair: Pair, published: float | None = None) -> tuple[str, str]:
-    """Whether the first arm is worse than the second, as the whole interval says; `published` says by what percent."""
-    if pair.gap.worse is None:
+def _reproduction(pair: Pair, published: float | None) -> tuple[str, str]:
+    """The one rule. Reproduced: our whole interval has the published sign. Not: all of it is short of half the size.
+
+    Without a size, the published sign is that the first arm is worse. Sizes of models differ too much to ask for more.
+    """
+    if pair.gap.t is None:
         return NOT_TESTED, "one seed gives no interval"
-    worse, better, interval = pair.first.method, pair.second.method, pair.gap.worse
-    if interval.low > 0:
-        return REPRODUCED, f"{worse} is worse than {better}"
-    if interval.high < 0:
-        return NOT_REPRODUCED, f"{worse} is better than {better}"
-    if published is not None and interval.high < published:
-        return NOT_REPRODUCED, f"{worse} is at most {interval.high:.1f} % worse than {better}, if at all"
-    return NOT_TESTED, f"our interval leaves open which of {worse} and {better} is better"
+    worse = -1 if pair.first.metric.higher_is_better else 1
+    sign = worse if published is None else math.copysign(1, published)
+    low, high = sorted((sign * pair.gap.t.low, sign * pair.gap.t.high))
+    unit = "points" if pair.first.metric.gap_in_points else "%"
+    first, second = pair.first.method, pair.second.method
+    if high < 0:
+        side = "better" if sign == worse else "worse"
+        return NOT_REPRODUCED, f"{first} is {side} than {second}"
+    if published is not None and high < abs(published) / 2:
+        side = "worse" if sign == worse else "better"
+        return NOT_REPRODUCED, f"{first} is at most {high:.1f} {unit} {side} than {second}, less than half of it"
+    if low > 0:
+        side = "worse" if sign == worse else "better"
+        return REPRODUCED, f"{first} is {side} than {second}, by our whole interval"
+    return NOT_TESTED, f"our interval leaves open which of {first} and {second} is better"
+
+
+def _overwritten(name: str, evidence: Evidence) -> str | None:
+    """What a trained arm of a pretrained model throws away of it, in words; None if it begins with its own weights."""
+    entry, made = evidence.entry(name), evidence.made(name)
+    replaced = [r for r in ("query", "key") if made.part(r).init != "keep" and made.part(r).init_pretrained is None]
+    if not replaced or not made.is_trained or not entry["model"].get("encoder"):
+        return None
+    drawn = made.part(replaced[0]).init
+    return f"{name} trains {' and '.join(replaced)} matrices drawn afresh ({drawn}), not the pretrained ones"
+
+
+def _looks(name: str, evidence: Evidence) -> int:
+    """How many validations the published score is the best of."""
+    training = evidence.entry(name)["training"]
+    return evidence.steps(name) // training["eval_every"] if training.get("score") == "best" else 1

@@ -1,9 +1,10 @@
-"""The audit: what follows from each published claim, by arithmetic and by our own runs. No torch.
+"""Published claims: what follows from each, by arithmetic and by our own runs. No torch.
 
 A claim is data; `oelm.analysis.claims.checks` has a function per kind of claim, which works it out. Nothing here
 knows an answer.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,10 +15,11 @@ from oelm.analysis.compare.results import Loaded
 from oelm.analysis.compare.statistics import Gap, paired_gap
 from oelm.costs.shapes import Shape
 from oelm.errors import OelmError, unknown
+from oelm.freezing.methods import Method, method
 
-CONSISTENT, INCONSISTENT, IMPOSSIBLE = "consistent", "inconsistent", "impossible"
+CONSISTENT, INCONSISTENT, IMPOSSIBLE, CIRCULAR = "consistent", "inconsistent", "impossible", "circular"
 REPRODUCED, NOT_REPRODUCED, NOT_TESTED = "reproduced", "not reproduced", "not tested"
-VERDICTS = (CONSISTENT, INCONSISTENT, IMPOSSIBLE, REPRODUCED, NOT_REPRODUCED, NOT_TESTED)
+VERDICTS = (CONSISTENT, INCONSISTENT, IMPOSSIBLE, CIRCULAR, REPRODUCED, NOT_REPRODUCED, NOT_TESTED)
 
 Claim = Mapping[str, Any]
 Entry = Mapping[str, Any]
@@ -73,6 +75,19 @@ class Evidence:
             raise OelmError(f"{name} has no published {key}")
         return float(value)
 
+    def made(self, name: str) -> Method:
+        """The method an experiment was really run with."""
+        return method(self.entry(name)["arms"][0])
+
+    def steps(self, name: str) -> int:
+        """Optimizer steps of a published experiment."""
+        entry = self.entry(name)
+        training = entry["training"]
+        if "max_steps" in training:
+            return int(training["max_steps"])
+        rows = self.datasets[entry["dataset"]]["train_rows"]
+        return round(training["epochs"] * math.ceil(rows / training["batch_size"]) / training.get("accumulation", 1))
+
     def shape(self, model: str) -> Shape:
         if model not in self.models:
             raise unknown("model", model, self.models)
@@ -83,9 +98,9 @@ class Evidence:
         names = {dataset, self.stand_ins.get(dataset, dataset)}
         found = [
             Pair(a, b, gap)
-            for study in (self.loaded.comparisons if self.loaded else [])
-            for a in study.arms
-            for b in study.arms
+            for comparison in (self.loaded.comparisons if self.loaded else [])
+            for a in comparison.arms
+            for b in comparison.arms
             if a.dataset in names and (a.method, b.method) == (first, second) and not differences(a, b)
             if (gap := paired_gap(a.metric, a.scores, b.scores)) is not None
         ]
