@@ -10,6 +10,7 @@ from oelm.analysis.claims.verdicts import (
     Finding,
     rounds_to,
 )
+from oelm.analysis.compare.times import step_time
 from oelm.runs import checkpoint_bytes
 
 MEBIBYTE = 2**20
@@ -170,7 +171,7 @@ def _our_step_time(evidence: Evidence, family: str) -> str | None:
     timed = []
     for comparison in evidence.loaded.comparisons if evidence.loaded else []:
         for arm in comparison.arms if comparison.family == family else []:
-            time = evidence.loaded.step_time(arm) if arm.method == "oelm_freeze" and evidence.loaded else None
+            time = step_time(arm) if arm.method == "oelm_freeze" else None
             if not time or not time.interleaved or time.low is None or time.high is None:
                 continue
             predicted = f", FLOPs allow {time.predicted - 1:+.1%}" if time.predicted else ""

@@ -4,21 +4,21 @@
 """
 
 import json
+import math
 import sys
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from oelm.analysis.compare.arms import Run
-from oelm.analysis.compare.results import Loaded, Skipped, load_runs
-from oelm.analysis.report.texts import Note
+from oelm.analysis.compare.results import Loaded, load_runs
 from oelm.errors import OelmError
 from oelm.files import write_atomically
 from oelm.runs import FINISHED, RunFolder
 
 FILE = "records.json"
 RESULT = ("dataset", "data_fingerprint", "model_family", "steps", "total_parameters", "median_step_time")
-TIMES = ("ratio", "low", "high", "predicted")
+TIMES = ("ratio", "low", "high", "predicted", "verdict")
 
 
 def shipped() -> Loaded:
@@ -29,26 +29,23 @@ def shipped() -> Loaded:
         Run(
             name=path,
             folder=RunFolder(root / path),
-            config={"method": method, "seed": seed, **content["settings"][number]},
+            config={"method": method, "seed": seed, **content["settings"][setting]},
             state=FINISHED,
             step=result["steps"],
             result=result,
             environment={},
             validations=[],
-            clock=[],
+            measured=tuple(content["step_times"][number] for number in timed),
         )
-        for path, method, seed, number, result in content["runs"]
-    ]
-    repeated = [
-        Skipped(root / path, Note("skip_repeated", {"path": str(root / twin)})) for path, twin in content["repeated"]
+        for path, method, seed, setting, timed, result in content["runs"]
     ]
     sweeps = {
         root / folder: {
-            arm: {float(rate): _score(score) for rate, score in rates.items()} for arm, rates in arms.items()
+            arm: {float(r): math.nan if s is None else s for r, s in found.items()} for arm, found in arms.items()
         }
         for folder, arms in content["sweeps"].items()
     }
-    return Loaded(runs, repeated, {root / folder: times for folder, times in content["step_times"].items()}, {}, sweeps)
+    return Loaded(runs, [], {}, sweeps)
 
 
 def gather(results: Path) -> dict[str, Any]:
@@ -57,38 +54,24 @@ def gather(results: Path) -> dict[str, Any]:
     if loaded.incomplete:
         raise OelmError(f"{loaded.incomplete[0].folder.path} is not finished; only finished runs are evidence")
     settings: list[dict[str, Any]] = []
+    step_times: list[dict[str, Any]] = []
     runs = []
     for run in loaded.runs:
         config = {key: value for key, value in run.config.items() if key not in ("method", "seed", "runtime")}
-        if config not in settings:
-            settings.append(config)
+        timed = [_place(_times(found), step_times) for found in run.measured]
         known = {key: (run.result or {})[key] for key in RESULT if key in (run.result or {})}
         final = {key: run.final[key] for key in (run.metric.key, "loss") if key in run.final}
-        place = run.folder.path.resolve().relative_to(root).as_posix()
-        runs.append([place, run.config["method"], run.seed, settings.index(config), {**known, "final": final}])
-    return {
-        "settings": settings,
-        "runs": runs,
-        "repeated": [
-            [_below(root, skipped.path), _below(root, Path(skipped.note.values["path"]))]
-            for skipped in loaded.skipped
-            if "path" in skipped.note.values
-        ],
-        "step_times": {
-            _below(root, folder): {
-                "reference": times["reference"],
-                "arms": {arm: {key: facts.get(key) for key in TIMES} for arm, facts in times["arms"].items()},
-            }
-            for folder, times in loaded.step_times.items()
-        },
-        "sweeps": {
-            _below(root, folder): {
-                arm: {f"{rate:g}": None if score != score else score for rate, score in rates.items()}
-                for arm, rates in arms.items()
-            }
-            for folder, arms in loaded.sweeps.items()
-        },
+        path = run.folder.path.resolve().relative_to(root).as_posix()
+        result = {**known, "final": final}
+        runs.append([path, run.config["method"], run.seed, _place(config, settings), timed, result])
+    sweeps = {
+        folder.resolve().relative_to(root).as_posix(): {
+            arm: {f"{rate:g}": None if math.isnan(score) else score for rate, score in rates.items()}
+            for arm, rates in arms.items()
+        }
+        for folder, arms in loaded.sweeps.items()
     }
+    return {"settings": settings, "step_times": step_times, "sweeps": sweeps, "runs": runs}
 
 
 def as_text(content: dict[str, Any]) -> str:
@@ -96,12 +79,17 @@ def as_text(content: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(f'"{key}": {json.dumps(value)}' for key, value in content.items()) + "\n}\n"
 
 
-def _below(root: Path, path: Path) -> str:
-    return path.resolve().relative_to(root).as_posix()
+def _place(value: dict[str, Any], known: list[dict[str, Any]]) -> int:
+    """Its number among those that are known, of which it is one from now on."""
+    if value not in known:
+        known.append(value)
+    return known.index(value)
 
 
-def _score(score: float | None) -> float:
-    return float("nan") if score is None else score
+def _times(found: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: found[key] for key in ("reference", "reference_median_seconds") if key in found}
+    arms = {arm: {key: facts[key] for key in TIMES if key in facts} for arm, facts in found["arms"].items()}
+    return {**kept, "arms": arms}
 
 
 if __name__ == "__main__":
