@@ -66,7 +66,7 @@ def recommend(
         facts = {"model": model, "total_parameters": total, **advice.to_dict()}
         typer.echo(json.dumps(facts, indent=2))
     else:
-        _print(model, results, advice, everything)
+        _print(model, str(results or "the evidence that came with oelm"), advice, everything)
 
 
 def _kind(model: str) -> str:
@@ -76,7 +76,7 @@ def _kind(model: str) -> str:
     return "decoder" if model in SIZES else family(named_config(model)[0])
 
 
-def _print(model: str, results: Path, advice: "Advice", everything: bool) -> None:
+def _print(model: str, results: str, advice: "Advice", everything: bool) -> None:
     from oelm.cli.console import command_console
 
     console, article = command_console(), "an" if advice.kind.startswith("e") else "a"

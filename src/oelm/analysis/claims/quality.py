@@ -145,10 +145,10 @@ def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
     beside = f"against a baseline overwritten as theirs was: {as_run}" if overwritten and as_run else None
     pairs = evidence.pairs(entry["dataset"], entry["arms"][0])
     if pairs and pairs[0].gap.t:
-        verdict, reason, ours = _agreed(pairs, points)
+        verdict, reason, fair = _agreed(pairs, points)
         if overwritten:
             reason = f"against the pretrained model, {reason}; theirs was not: {overwritten}"
-        return Finding(published, follows, verdict, reason, "; ".join(filter(None, (ours, beside))))
+        return Finding(published, follows, verdict, reason, "; ".join(filter(None, (fair, beside))))
     ours = str(pairs[0]) if pairs else beside
     if overwritten:
         return Finding(published, follows, INCONSISTENT, f"the gain is not freezing's: {overwritten}", ours)

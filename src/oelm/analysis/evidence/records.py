@@ -87,7 +87,7 @@ def _place(value: dict[str, Any], known: list[dict[str, Any]]) -> int:
 
 
 def _times(found: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: found[key] for key in ("reference", "reference_median_seconds") if key in found}
+    kept: dict[str, Any] = {key: found[key] for key in ("reference", "reference_median_seconds") if key in found}
     arms = {arm: {key: facts[key] for key in TIMES if key in facts} for arm, facts in found["arms"].items()}
     return {**kept, "arms": arms}
 
