@@ -80,8 +80,8 @@ def freeze_from_report(model: nn.Module, report: FreezeReport) -> None:
 def restore(model: nn.Module, folder: str | Path) -> nn.Module:
     """Give a stock model the projections and all weights of a folder that `save_pretrained` wrote with replaced ones.
 
-    `from_pretrained` cannot: it knows neither fixed projections nor learned adapters, and leaves them out. To train on,
-    give the model and the report of its freezing to `freeze_from_report`.
+    `from_pretrained` does so by itself, but not with folders of version 0.1. To train on, give the model and the report
+    of its freezing to `freeze_from_report`.
     """
     if not Path(folder).is_dir():
         raise OelmError(f"{folder} is no folder; give one that save_pretrained wrote")

@@ -26,10 +26,14 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from oelm.errors import OelmError, unknown
+from oelm.freezing.fused import SplitProjection
 from oelm.freezing.spec import Adapters, Part
 
 CONFIG_KEY = "oelm_projections"
 """Where a saved model's config.json says which projections it has."""
+QUANT_METHOD = "oelm"
+"""What it calls itself to transformers, whose quantizers rebuild a model's modules before its weights are loaded
+(`oelm.models.reload` is one)."""
 
 
 class FixedProjection(nn.Module):
@@ -235,6 +239,13 @@ def note(model: nn.Module) -> None:
             continue
         owner.config = config = copy.deepcopy(owner.config)  # others may be built from the same one
         setattr(config, CONFIG_KEY, described)
+        if not getattr(owner, "rebuilds_projections", False):
+            if getattr(config, "quantization_config", None) is None:
+                config.quantization_config = {"quant_method": QUANT_METHOD}
+            if not getattr(owner, "_oelm_marks_files", False):
+                owner._oelm_marks_files = True
+                owner.register_state_dict_post_hook(_mark)
+                owner.register_load_state_dict_pre_hook(_unmark)
         if has_shift(owner):
             for holder in (config, getattr(owner, "generation_config", None)):
                 if holder is not None:
@@ -242,6 +253,27 @@ def note(model: nn.Module) -> None:
             for part in owner.modules():  # also where it is called without its head
                 if hasattr(part, "save_pretrained"):
                     part.register_forward_pre_hook(_refuse_cache, with_kwargs=True)
+
+
+def marks(model: nn.Module) -> list[str]:
+    """The matrices that a stock model of its kind has where this one has none, by their names in its files.
+
+    There the files hold a tensor of an impossible shape: without oelm, from_pretrained then fails instead of drawing
+    random queries and keys.
+    """
+    homes = [(path, path.rpartition(".")[0]) for path, _ in replaced(model)]
+    splits = {home for _, home in homes if isinstance(model.get_submodule(home), SplitProjection)}
+    return sorted({f"{home if home in splits else path}.weight" for path, home in homes})
+
+
+def _mark(model: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    for name in marks(model):
+        state.setdefault(f"{prefix}{name}", torch.zeros(1))
+
+
+def _unmark(model: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    for name in marks(model):
+        state.pop(f"{prefix}{name}", None)
 
 
 def _hugging_face(module: nn.Module) -> Iterator[Any]:
@@ -279,7 +311,7 @@ def load_projections(model: nn.Module, described: dict[str, dict[str, Any]], fol
 
     rebuild(model, described)
     note(model)
-    renamed = _saved_names(model)
+    renamed = saved_names(model)
     tensors = {
         renamed.get(name, name): tensor
         for file in sorted(Path(folder).glob("model*.safetensors"))
@@ -294,7 +326,7 @@ def load_projections(model: nn.Module, described: dict[str, dict[str, Any]], fol
         )
 
 
-def _saved_names(model: nn.Module) -> dict[str, str]:
+def saved_names(model: nn.Module) -> dict[str, str]:
     """A model's own tensor names by those that `save_pretrained` writes: of some models transformers keeps old ones."""
     from transformers.core_model_loading import revert_weight_conversion
 
@@ -327,6 +359,8 @@ def merge(model: nn.Module) -> nn.Module:
         if hasattr(owner.config, CONFIG_KEY):
             owner.config = copy.deepcopy(owner.config)  # others may be built from the same one
             delattr(owner.config, CONFIG_KEY)
+            if getattr(owner.config, "quantization_config", None) == {"quant_method": QUANT_METHOD}:
+                del owner.config.quantization_config
     return model
 
 

@@ -32,6 +32,7 @@ class GPTPreTrainedModel(PreTrainedModel):
     base_model_prefix = "gpt"
     _supports_sdpa = True
     _no_split_modules = ["Block"]  # noqa: RUF012
+    rebuilds_projections = True  # from its config, in build_gpt
     accepts_loss_kwargs = False  # the loss is a mean: whoever accumulates gradients must divide
     gpt: GPT
 

@@ -1,7 +1,7 @@
-"""After `import oelm`, transformers' Auto classes know our GPT, without oelm paying for importing transformers.
+"""After `import oelm`, transformers knows our GPT and how to load replaced projections, without oelm importing it.
 
-If an Auto class is loaded already, ours is registered at once; otherwise a finder waits for it to be imported, lets the
-ordinary machinery load it, and registers then.
+If a table of theirs is loaded already, ours is registered at once; otherwise a finder waits for it to be imported, lets
+the ordinary machinery load it, and registers then.
 """
 
 import importlib
@@ -14,8 +14,9 @@ from types import ModuleType
 REGISTERS = {
     "transformers.models.auto.configuration_auto": "oelm.models.configuration",
     "transformers.models.auto.modeling_auto": "oelm.models.huggingface",
+    "transformers.quantizers.auto": "oelm.models.reload",
 }
-"""Where transformers has its Auto classes, each with the module of ours that registers there when it is imported."""
+"""Where transformers keeps its tables, each with the module of ours that registers there when it is imported."""
 
 
 def register_with_transformers() -> None:
