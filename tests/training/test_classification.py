@@ -300,10 +300,10 @@ def test_texts_longer_than_the_model_and_foreign_tokenizers_are_refused(config, 
 
 
 def test_a_model_without_known_attention_is_refused(config, tmp_path):
-    settings = {"vocab_size": 320, "embedding_size": 8, "hidden_size": 16, "num_attention_heads": 2}
-    hf.AlbertModel(hf.AlbertConfig(**settings, intermediate_size=16)).save_pretrained(tmp_path / "albert")
-    with pytest.raises(oelm.OelmError, match="has no attention that oelm knows"):
-        train(config({"encoder": str(tmp_path / "albert")}), tmp_path / "run")
+    settings = {"vocab_size": 320, "d_model": 16, "d_inner": 16, "n_layer": 1, "n_head": 2}
+    hf.XLNetModel(hf.XLNetConfig(**settings)).save_pretrained(tmp_path / "xlnet")
+    with pytest.raises(oelm.OelmError, match=r"has no attention that oelm knows: its XLNetRelativeAttention"):
+        train(config({"encoder": str(tmp_path / "xlnet")}), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
