@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 
+from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.freezing.apply import FrozenChanged
 from oelm.freezing.methods import METHODS
@@ -395,3 +396,10 @@ def test_a_program_that_trains_with_us_hears_our_log(config, tmp_path, caplog):
     with caplog.at_level(logging.INFO, "oelm"):
         train(config(max_steps=3), tmp_path / "run")
     assert any("finished: perplexity" in record.message for record in caplog.records)
+
+
+def test_a_result_says_how_much_there_was_to_read_and_what_a_token_costs(config, tmp_path, fables_folder):
+    base, frozen = (train(config(name, max_steps=3), tmp_path / name) for name in ("baseline", "oelm_freeze"))
+    assert base["train_tokens"] == len(TokenData.open(fables_folder).train)
+    assert 0.9 < frozen["flops_per_token"] / base["flops_per_token"] < 1
+    assert frozen["block_flops_per_token"] / base["block_flops_per_token"] == pytest.approx(22 / 24)

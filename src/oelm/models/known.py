@@ -59,6 +59,13 @@ def family(config: Any) -> str:
     return "decoder" if getattr(config, "is_decoder", False) or decodes else "encoder"
 
 
+def shape_name(config: Any) -> str:
+    """A model by what it is, whatever folder it lies in: "bert 384×6"; nothing where a configuration does not say."""
+    width, layers = (getattr(config, key, None) for key in ("hidden_size", "num_hidden_layers"))
+    kind = getattr(config, "model_type", "")
+    return f"{kind} {width}×{layers}" if kind and width and layers else ""
+
+
 def named_config(name: str, labels: int | None = None) -> tuple[Any, Any]:
     """The transformers configuration of a known name, a model folder or a hub name, and the Auto class to build."""
     import transformers

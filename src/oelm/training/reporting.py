@@ -7,8 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
+from oelm.costs.inspection import model_flops
+from oelm.errors import OelmError
 from oelm.freezing.report import FreezeReport
+from oelm.freezing.schedules import trained_shares
+from oelm.models.known import family, shape_name
 from oelm.runs import RUNNING, RunFolder
 from oelm.training.environment import peak_memory_bytes
 from oelm.training.setup import Parts
@@ -105,7 +110,7 @@ class Reporter:
         self._heartbeat = time.monotonic()
 
     def finish(
-        self, step: int, final: dict[str, Any], best: dict[str, Any], report: FreezeReport, model_family: str
+        self, step: int, final: dict[str, Any], best: dict[str, Any], report: FreezeReport, model: nn.Module
     ) -> dict[str, Any]:
         """Write timing and result; verification of the frozen weights must have passed."""
         headline, spent = self.objective.headline, self.validation_seconds
@@ -126,7 +131,8 @@ class Reporter:
         result = {
             "method": self.config.method_name,
             "seed": self.config.seed,
-            "model_family": model_family,
+            "model_family": family(model.config),
+            "model_name": shape_name(model.config),
             "dataset": dataset,
             "data_fingerprint": self.data.fingerprint,
             "data_splits": {
@@ -135,6 +141,8 @@ class Reporter:
             },
             "steps": step,
             "tokens": self._tokens(step),
+            "train_tokens": self.data.manifest["splits"]["train"].get("tokens"),
+            **self._flops(model, report),
             "final": final,
             "best": best,
             "true_entropy": self.data.true_entropy_nats_per_token,
@@ -152,6 +160,15 @@ class Reporter:
         self.folder.record(self.folder.result_file, result)
         log.info("finished: %s %.4f over the whole validation set", headline, final[headline])
         return result
+
+    def _flops(self, model: nn.Module, report: FreezeReport) -> dict[str, int]:
+        """Matmul FLOPs per trained token, over the whole run; nothing for a model whose products we cannot count."""
+        length = self.objective.tokens_per_batch // self.settings.batch_size
+        try:
+            flops = model_flops(model, sequence_length=length, shares=trained_shares(report, self.settings.max_steps))
+        except OelmError:
+            return {}
+        return {"flops_per_token": flops.step, "block_flops_per_token": flops.blocks}
 
     def _tokens(self, step: int) -> int:
         return step * self.settings.accumulation * self.objective.tokens_per_batch

@@ -22,7 +22,6 @@ from oelm.errors import OelmError
 from oelm.freezing.apply import freeze, freeze_from_report, verify_frozen
 from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import Rates, Schedule, advance
-from oelm.models.known import family
 from oelm.runs import DIVERGED, FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder, config_differences, failure
 from oelm.training import checkpoints, setup
 from oelm.training.checkpoints import Checkpoint
@@ -331,7 +330,7 @@ class Trainer:
     def _finish(self) -> dict[str, Any]:
         final = self.best if self.settings.score == "best" else self._validate(whole=True)
         verify_frozen(self.model, self.freeze_report)  # raises if anything frozen has moved
-        return self.reporter.finish(self.step, final, self.best, self.freeze_report, family(self.model.config))
+        return self.reporter.finish(self.step, final, self.best, self.freeze_report, self.model)
 
 
 def _no_progress_bars() -> None:

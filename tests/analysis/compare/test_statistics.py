@@ -10,11 +10,14 @@ from oelm.analysis.compare.statistics import (
     METRICS,
     Interval,
     bootstrap,
+    corrected_level,
+    correlation,
     goal_verdict,
+    more_seeds,
     paired_gap,
     paired_t,
-    ratio_verdict,
     spread,
+    unpaired_t,
 )
 
 PERPLEXITY, ACCURACY = METRICS[0], METRICS[1]
@@ -111,11 +114,45 @@ def test_accuracy_that_collapses_misses_the_goal():
     assert goal_verdict(gap.worse) == "missed"
 
 
-def test_time_ratio_whose_interval_covers_one_is_no_difference():
-    assert ratio_verdict(0.97, 1.01) == "no difference"
-    assert ratio_verdict(0.93, 0.97) == "faster"
-    assert ratio_verdict(1.01, 1.05) == "slower"
-    assert ratio_verdict(None, None) is None
+def test_the_paired_interval_holds_whatever_the_correlation_and_choosing_after_looking_does_not():
+    """Why there is one rule: the unpaired interval where the correlation is negative would cover too little."""
+    generator, count = np.random.default_rng(0), 3_000
+    covered = {"paired": 0, "chosen": 0}
+    for _ in range(count):
+        first = generator.normal(size=5)
+        second = -0.5 * first + math.sqrt(0.75) * generator.normal(size=5)
+        paired, unpaired = paired_t(list(first - second)), unpaired_t(list(first), list(second))
+        chosen = unpaired if correlation(list(first), list(second)) < 0 else paired
+        covered["paired"] += paired.low < 0 < paired.high
+        covered["chosen"] += chosen.low < 0 < chosen.high
+    assert 0.935 < covered["paired"] / count < 0.965
+    assert covered["chosen"] / count < 0.925
+
+
+def test_the_unpaired_interval_and_the_correlation_equal_those_of_scipy():
+    arm, base = list(ARM.values()), list(BASE.values())
+    expected = stats.ttest_ind(arm, base, equal_var=False).confidence_interval(0.95)
+    got = unpaired_t(arm, base)
+    assert (got.low, got.high) == pytest.approx((expected.low, expected.high))
+    assert correlation(arm, base) == pytest.approx(stats.pearsonr(arm, base).statistic)
+    assert correlation(arm[:2], base[:2]) is None and unpaired_t([1.0], base) is None
+
+
+def test_as_many_more_seeds_as_said_decide():
+    logs = [0.01, 0.03, 0.045, 0.02]
+    missing = more_seeds(logs)
+    half = stats.t.ppf(0.975, 4 + missing - 1) * np.std(logs, ddof=1) / math.sqrt(4 + missing)
+    assert np.mean(logs) + half < math.log(1.05)
+    before = stats.t.ppf(0.975, 4 + missing - 2) * np.std(logs, ddof=1) / math.sqrt(4 + missing - 1)
+    assert missing == 1 or np.mean(logs) + before > math.log(1.05)
+    assert more_seeds([math.log(1.05) + e for e in (0.01, -0.01)]) is None  # never
+
+
+def test_the_best_of_many_needs_a_wider_interval():
+    wide = paired_gap(PERPLEXITY, ARM, BASE, corrected_level(10)).t
+    plain = paired_gap(PERPLEXITY, ARM, BASE).t
+    assert wide.low < plain.low < plain.high < wide.high
+    assert corrected_level(1) == 0.95
 
 
 def test_huge_differences_of_few_seeds_do_not_overflow():

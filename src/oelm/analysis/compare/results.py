@@ -122,12 +122,25 @@ def _read(folder: RunFolder) -> Run:
         environment=folder.environment() or {},
         validations=folder.metrics("validation"),
     )
+    if result is not None and "train_tokens" not in result:
+        run = replace(run, result={**result, **_prepared(folder.path, run.data_key)})
     run.method  # noqa: B018 - one that this version does not know, or knows as something else, is refused here
     if result is not None:
         value = run.final[run.metric.key]
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise OelmError(f"{folder.result_file}: {run.metric.name} is {value!r}")
     return run
+
+
+def _prepared(run: Path, fingerprint: str) -> dict[str, Any]:
+    """What a run of before did not record of its data, from the manifest kept in a folder `data` above it."""
+    for folder in list(run.resolve().parents)[:4]:
+        file = folder / "data" / f"{fingerprint}.json"
+        if fingerprint.isalnum() and file.is_file():
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            tokens, share = manifest["splits"]["train"]["tokens"], manifest.get("share_of_corpus")
+            return {"train_tokens": tokens, "text_share": share}
+    return {}
 
 
 def _named(runs: list[Run]) -> list[Run]:

@@ -19,7 +19,6 @@ GOAL_PERCENT = 5.0
 TINY = 1e-12
 MOST_SEEDS = 1_000
 MET, MISSED, UNDECIDED, NOT_COMPARABLE = "met", "missed", "undecided", "not comparable"
-FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference"
 
 
 @dataclass(frozen=True)
@@ -203,19 +202,6 @@ def more_seeds(logs: Sequence[float], limit: float = GOAL_PERCENT) -> int | None
         if float(stdtrit(count - 1, (1 + LEVEL) / 2)) * sd / math.sqrt(count) < apart:
             return count - have
     return None
-
-
-def ratio_verdict(low: float | None, high: float | None) -> str | None:
-    """What an interval of a time ratio says; None when there is no interval.
-
-    >>> ratio_verdict(0.9, 0.95), ratio_verdict(0.98, 1.01), ratio_verdict(1.02, 1.1), ratio_verdict(None, None)
-    ('faster', 'no difference', 'slower', None)
-    """
-    if low is None or high is None:
-        return None
-    if low <= 1.0 <= high:
-        return NO_DIFFERENCE
-    return FASTER if high < 1.0 else SLOWER
 
 
 def _around(values: Sequence[float], error: float, freedom: float, level: float) -> Interval:

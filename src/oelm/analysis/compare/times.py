@@ -13,7 +13,7 @@ import numpy as np
 
 from oelm.analysis.compare.arms import Arm, is_number
 from oelm.analysis.compare.comparison import differences
-from oelm.analysis.compare.statistics import FASTER, NO_DIFFERENCE, SLOWER, ratio_verdict
+from oelm.bench.ratios import FASTER, NO_DIFFERENCE, SLOWER, verdict
 
 _STEP_KEYS = {f"training.{key}" for key in ("batch_size", "sequence_length", "accumulation", "precision")}
 """What decides how much work a step is."""
@@ -57,12 +57,11 @@ def checked(content: Any) -> dict[str, Any] | None:
 
 def _interleaved(facts: dict[str, Any], reference: float | None) -> StepTime:
     low, high = facts.get("low"), facts.get("high")
-    said = facts.get("verdict")  # a file of before has none, and its interval decides
     return StepTime(
         facts["ratio"],
         low,
         high,
-        said if said in (FASTER, SLOWER, NO_DIFFERENCE) else ratio_verdict(low, high),
+        said if (said := facts.get("verdict")) in (FASTER, SLOWER, NO_DIFFERENCE) else verdict(low, high, None),
         reference * facts["ratio"] if is_number(reference) else None,
         facts.get("predicted"),
         interleaved=True,

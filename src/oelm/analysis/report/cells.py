@@ -6,9 +6,10 @@ from typing import Any
 
 from oelm.analysis.compare.arms import printable
 from oelm.analysis.compare.record import ArmRecord, Opponent
-from oelm.analysis.compare.statistics import METRICS, NO_DIFFERENCE, UNDECIDED, Gap, Interval, Metric
+from oelm.analysis.compare.statistics import METRICS, UNDECIDED, Gap, Interval, Metric
 from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import NONE, Texts
+from oelm.bench.ratios import NO_DIFFERENCE
 
 # Of dictionaries
 

@@ -5,10 +5,11 @@ import math
 from oelm.analysis.compare.arms import Comparison
 from oelm.analysis.compare.record import ArmRecord, best_of
 from oelm.analysis.compare.results import Loaded
-from oelm.analysis.compare.statistics import FASTER, MET, MISSED, NOT_COMPARABLE, SLOWER, UNDECIDED
+from oelm.analysis.compare.statistics import MET, MISSED, NOT_COMPARABLE, UNDECIDED
 from oelm.analysis.report.cells import gap_text
 from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import Texts
+from oelm.bench.ratios import FASTER, SLOWER
 
 MOST_LINES, MOST_NAMES = 5, 3
 
@@ -35,9 +36,9 @@ def data_line(comparison: Comparison, t: Texts) -> str:
     if seen.train_tokens:
         parts.append(t("data_there", tokens=_short(seen.train_tokens)))
     if seen.epochs is not None:
-        parts.append(t("data_epochs", epochs=f"{seen.epochs:.2g}"))
+        parts.append(t("data_epochs", epochs=f"{seen.epochs:.3g}"))
     if seen.text_share is not None:
-        parts.append(t("data_share", share=f"{100 * seen.text_share:.2g}"))
+        parts.append(t("data_share", share=f"{100 * seen.text_share:.3g}"))
     floor = comparison.true_entropy
     parts += [t("data_floor", value=comparison.metric.show(math.exp(floor)))] if floor is not None else []
     parts += [t("data_falling")] if any(record.exposure.first_look for record in comparison.records) else []
