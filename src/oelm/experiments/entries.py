@@ -31,7 +31,9 @@ class DataRecipe(Section):
     tokenizer: str
     megabytes: float = 2.0
     validation_megabytes: float = 0.15
-    folder: str | None = Field(None, description="its folder below --data-root; default: the corpus's name")
+    folder: str | list[str] | None = Field(
+        None, description="its folder below --data-root, or several together; default: the corpus's name"
+    )
     download: bool = Field(True, description="whether the hub may stand in for that folder")
     documents: int | None = Field(None, ge=1, description="from the hub, only the first so many training documents")
     validation_documents: int | None = Field(None, ge=1, description="the same for validation")

@@ -47,19 +47,27 @@ def source_of(recipe: DataRecipe, root: Path | None) -> Source:
     if recipe.corpus in CORPORA and CORPORA[recipe.corpus].hub is None:
         amounts = (recipe.megabytes, recipe.validation_megabytes)
         return find_source([recipe.corpus], megabytes=amounts[0], validation_megabytes=amounts[1])
-    name = recipe.folder or recipe.corpus
-    if root is not None and (root / name).is_dir():
-        return find_source([root / name], name=recipe.corpus)
+    names = _folders(recipe)
     if root is not None:
-        raise OelmError(f"{root} has no folder {name!r} with {recipe.corpus}; put train.* and validation.* into it")
+        for name in names:
+            if not (root / name).is_dir():
+                raise OelmError(
+                    f"{root} has no folder {name!r} with {recipe.corpus}; put train.* and validation.* into it"
+                )
+        return find_source([root / name for name in names], name=recipe.corpus)
     if not recipe.download:
         raise OelmError(
             f"{recipe.corpus} is too large to download for this scale; put a sample (train.jsonl, validation.jsonl) "
-            f"into a folder {name!r} and give the folder above it with --data-root"
+            f"into a folder {names[0]!r} and give the folder above it with --data-root"
         )
     source = find_source([recipe.corpus])
     capped = {"train": recipe.documents, "validation": recipe.validation_documents}
     return FirstDocuments(source, {k: n for k, n in capped.items() if n}) if any(capped.values()) else source
+
+
+def _folders(recipe: DataRecipe) -> list[str]:
+    given = recipe.folder or recipe.corpus
+    return given if isinstance(given, list) else [given]
 
 
 def _recipe(experiment: Experiment) -> DataRecipe:
@@ -72,7 +80,8 @@ def _folder(experiment: Experiment) -> Path:
     """Full scale shares its folders with 'oelm data prepare'; samples keep to themselves."""
     recipe = _recipe(experiment)
     place = data_directory() if experiment.scale == "full" else data_directory() / experiment.scale
-    return place / f"{recipe.corpus}-{tokenizer_label(recipe.tokenizer)}"
+    text = "-".join(_folders(recipe)) if isinstance(recipe.folder, list) else recipe.corpus
+    return place / f"{text}-{tokenizer_label(recipe.tokenizer)}"
 
 
 def _tokenizer(recipe: DataRecipe, root: Path | None) -> str | Path:
