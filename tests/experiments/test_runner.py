@@ -30,10 +30,11 @@ def experiment():
     )
 
 
-def test_the_demo_has_the_four_arms_and_two_seeds():
+def test_the_demo_asks_three_questions_of_four_arms_with_six_seeds():
     demo = load("demo")
-    assert demo.arms == ["baseline", "oelm_freeze", "oelm_random", "oelm_random_matched"]
-    assert len(demo.seeds) == 2
+    assert demo.arms == ["baseline", "oelm_freeze", "oelm_random_matched", "permutation_qk+rank=8"]
+    assert len(demo.seeds) == 6
+    assert {name for q in demo.questions for name in (q.arm, q.against)} <= set(demo.arms)
 
 
 def test_an_unknown_experiment_is_refused_with_the_nearest_name():

@@ -20,22 +20,27 @@ def demo(
     steps: Annotated[int | None, typer.Option(min=1, help="Steps per run, for a shorter or longer look.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Train four arms of a small GPT, two seeds each, and show what frozen queries and keys cost.
+    """Train four arms of a small GPT, six seeds each, and answer three questions about frozen queries and keys.
 
     Finished runs are reused and interrupted ones resumed, so the command can be repeated at will.
     """
     from oelm.cli.progress import SuiteBoard
-    from oelm.experiments.plan import load
-    from oelm.experiments.suite import run_suite, time_arms
+    from oelm.experiments import sources
+    from oelm.experiments.engines import find_engine
+    from oelm.experiments.plan import load, plan
+    from oelm.experiments.suite import time_planned, write_questions
 
     experiment = load("demo")
     if steps:
         experiment.training.update(max_steps=steps, warmup_steps=max(1, steps // 20), eval_every=max(1, steps // 20))
+    queue = find_engine("local", slots=slots)
     with SuiteBoard(quiet=as_json) as board:
-        jobs = run_suite(experiment, out, slots=slots, watch=board.show, say=board.say)
-        _require_success(jobs)
-        board.say("timing the arms side by side")
-        time_arms(experiment, out)
+        data = sources.prepare_at_scale(experiment, None, board.say)
+        planned = plan(experiment, data, out, threads=queue.threads)
+        board.say(f"{len(planned)} runs in {out}")
+        _require_success(queue.run(planned, watch=board.show))
+        write_questions(experiment, out)
+        time_planned(planned, rounds=24, say=board.say)
         board.say("letting the arms write")
         _write_samples(experiment, out)
     _conclude(out, as_json)
@@ -67,22 +72,29 @@ def _write_samples(experiment: "Experiment", out: Path) -> None:
 
 
 def _conclude(out: Path, as_json: bool) -> None:
+    from rich.markup import escape
+
     from oelm.analysis.compare.results import load_runs
     from oelm.analysis.report.notes import notes
     from oelm.analysis.report.page import write_report
     from oelm.analysis.report.tables import summary_table
     from oelm.analysis.report.texts import texts
+    from oelm.analysis.report.words import verdict_lines
     from oelm.cli.console import command_console
 
     loaded = load_runs([out])
     table = summary_table(loaded)
     report = write_report(out, out / "report.html", formats=("html",), title="oelm demo")[0]
     if as_json:
-        typer.echo(json.dumps({"table": table.facts(), "report": str(report)}, indent=2))
+        answers = verdict_lines(loaded, texts("en"))
+        typer.echo(json.dumps({"answers": answers, "table": table.facts(), "report": str(report)}, indent=2))
         return
     console = command_console()
     for part in table.rich(console.width):
         console.print(part)
+    console.print()
+    for line in verdict_lines(loaded, texts("en")):
+        console.print(f"[bold]•[/] {escape(line)}")
     for note in notes(loaded):
         console.print(texts("en").note(note), markup=False)
     for arm, sample in json.loads((out / SAMPLES_FILE).read_text()).items():

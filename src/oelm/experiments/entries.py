@@ -11,7 +11,7 @@
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -76,6 +76,15 @@ class Variant(Section):
     training: dict[str, Any] = Field(default_factory=dict)
 
 
+class Question(Section):
+    """What the report on an experiment answers first (`oelm.analysis.report.questions` has the kinds)."""
+
+    asks: Literal["cost", "orthogonality", "recovery"]
+    arm: str
+    against: str
+    rest: str | None = Field(None, description="a second opponent: what is left to it is told as well")
+
+
 class Experiment(Section):
     """Arms × variants × seeds of one model on one data set, at one scale."""
 
@@ -90,6 +99,7 @@ class Experiment(Section):
     training: dict[str, Any] = Field(default_factory=dict)
     variants: list[Variant] = Field(default_factory=list)
     published: Published | None = None
+    questions: list[Question] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _one_kind(self) -> "Experiment":

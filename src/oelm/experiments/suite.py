@@ -8,21 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from oelm.data.labelled import MANIFEST
-from oelm.data.prepare import prepare
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.experiments import sources
 from oelm.experiments.classification import plan_classification
 from oelm.experiments.entries import Experiment, chosen
 from oelm.experiments.plan import PlannedRun, plan, share
-from oelm.experiments.runner import Job, run_all
 from oelm.files import write_json
 from oelm.freezing.methods import method
 from oelm.runs import RunFolder, config_differences
 from oelm.training.config import RunConfig
-from oelm.training.environment import usable_cores
 
-STEP_TIME_FILE = "step_time.json"
+STEP_TIME_FILE, QUESTIONS_FILE = "step_time.json", "questions.json"
 MOST_SEEDS = 10
 """Seeds from 0 that are looked for among existing runs."""
 NAMED = 3
@@ -60,6 +57,8 @@ def plan_experiments(
         local = sources.data_root(experiment.scale, data_root)
         data = sources.prepare_at_scale(experiment, local, say) if prepare_data else sources.expected(experiment)
         planned += plan(experiment, data, root, threads=threads, seeds=seeds, settings=settings)
+        if prepare_data:
+            write_questions(experiment, root)
     return share(planned, out)
 
 
@@ -145,42 +144,11 @@ def _how(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def run_suite(
-    experiment: Experiment,
-    root: Path,
-    *,
-    slots: int | None = None,
-    watch: Callable[[list[Job]], None] | None = None,
-    say: Say = lambda message: None,
-) -> list[Job]:
-    """Run one experiment in a folder that also holds its data; finished runs are reused, interrupted ones resumed."""
-    cores = usable_cores()
-    slots = slots or cores
-    root.mkdir(parents=True, exist_ok=True)
-    say(f"preparing {experiment.dataset}")
-    data = prepare_data(experiment, root)
-    planned = plan(experiment, data, root, threads=max(1, cores // slots))
-    say(f"{len(planned)} runs, {slots} at a time")
-    return run_all(planned, slots=slots, watch=watch)
-
-
-def prepare_data(experiment: Experiment, root: Path) -> TokenData:
-    recipe = experiment.data
-    if recipe is None:
-        raise OelmError(f"{experiment.name} has no text to prepare; it is a classification task")
-    return prepare(sources.source_of(recipe, None), root / "data", recipe.tokenizer)
-
-
-def time_arms(experiment: Experiment, root: Path, *, rounds: int = 48) -> dict[str, Any]:
-    """Interleaved step times of the arms, measured once and kept beside the runs."""
-    file = root / STEP_TIME_FILE
-    data = TokenData.open(root / "data")
-    config = plan(experiment, data, root)[0].config
-    if set(experiment.arms) <= set(_timed_arms(root, config)):
-        return json.loads(file.read_text())
-    times = _step_times(experiment.arms, config, data, rounds)
-    write_json(file, times)
-    return times
+def write_questions(experiment: Experiment, root: Path) -> None:
+    """What the experiment asks, beside its runs: reports read folders, not the catalog."""
+    if experiment.questions:
+        root.mkdir(parents=True, exist_ok=True)
+        write_json(root / QUESTIONS_FILE, [question.model_dump(exclude_none=True) for question in experiment.questions])
 
 
 def _step_times(arms: Sequence[str], config: RunConfig, data: TokenData, rounds: int) -> dict[str, Any]:

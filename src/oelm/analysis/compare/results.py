@@ -38,6 +38,8 @@ class Loaded:
     samples: dict[str, Any] = field(default_factory=dict)
     sweeps: dict[Path, dict[str, Rates]] = field(default_factory=dict)
     """Learning rates tried before these runs (`sweep.json`), by folder, method and rate: the score reached."""
+    questions: list[dict[str, str]] = field(default_factory=list)
+    """What the experiment was made to answer (`questions.json`)."""
 
     @property
     def finished(self) -> list[Run]:
@@ -84,10 +86,10 @@ def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
                 runs.setdefault(folder.path.resolve(), _read(folder))
             except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 skipped.append(Skipped(folder.path, Note("skip_unreadable", {"error": _one_line(error)})))
-    step_times, samples, sweeps = _read_beside(beside, skipped)
+    step_times, samples, sweeps, questions = _read_beside(beside, skipped)
     timed = [replace(run, measured=step_times.get(path.parent, ())) for path, run in runs.items()]
     kept, repeated = _one_per_seed(_named(timed))
-    return Loaded(kept, skipped + repeated, samples, sweeps)
+    return Loaded(kept, skipped + repeated, samples, sweeps, questions)
 
 
 def require_finished(paths: str | Path | Iterable[str | Path]) -> Loaded:
@@ -166,10 +168,11 @@ def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Skipped]]:
 
 def _read_beside(
     folders: Iterable[Path], skipped: list[Skipped]
-) -> tuple[dict[Path, tuple[dict[str, Any], ...]], dict[str, Any], dict[Path, dict[str, Rates]]]:
+) -> tuple[dict[Path, tuple[dict[str, Any], ...]], dict[str, Any], dict[Path, dict[str, Rates]], list[dict[str, str]]]:
     step_times: dict[Path, tuple[dict[str, Any], ...]] = {}
     samples: dict[str, Any] = {}
     sweeps: dict[Path, dict[str, Rates]] = {}
+    questions: list[dict[str, str]] = []
 
     def read(folder: Path, name: str, keep: Callable[[Any], None]) -> None:
         file = folder / name
@@ -201,11 +204,15 @@ def _read_beside(
         for name, text in content.items():
             samples[f"{name} ({folder.name})" if name in samples else name] = text
 
+    def keep_questions(content: Any) -> None:
+        questions.extend({str(key): str(value) for key, value in question.items()} for question in content)
+
     for folder in folders:
+        read(folder, "questions.json", keep_questions)
         read(folder, "step_time.json", partial(keep_times, folder))
         read(folder, "samples.json", partial(keep_samples, folder))
         read(folder, "sweep.json", partial(keep_sweep, folder))
-    return step_times, samples, sweeps
+    return step_times, samples, sweeps, questions
 
 
 def _one_line(error: BaseException) -> str:

@@ -167,6 +167,49 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
     "line_missed": ("More than 5 % worse, surely: {arms}.", "确定差 5 % 以上：{arms}。"),
     "line_undecided": ("Undecided: {arms}{more}.", "尚无定论：{arms}{more}。"),
     "line_not_comparable": ("Not comparable, trained otherwise: {arms}.", "训练设置不同，不可比较：{arms}。"),
+    "answer_cost_missed": (
+        "Freezing costs something: {arm} is {gap} against {against} ({seeds} seeds).",
+        "冻结是有代价的：{arm} 相对 {against} 为 {gap}（{seeds} 个种子）。",
+    ),
+    "answer_cost_met": (
+        "Freezing costs nothing here: {arm} is {gap} against {against} ({seeds} seeds).",
+        "这里冻结没有代价：{arm} 相对 {against} 为 {gap}（{seeds} 个种子）。",
+    ),
+    "answer_cost_undecided": (
+        "Whether freezing costs anything is undecided: {arm} is {gap} against {against} ({seeds} seeds).",
+        "冻结是否有代价尚无定论：{arm} 相对 {against} 为 {gap}（{seeds} 个种子）。",
+    ),
+    "answer_orthogonality_missed": (
+        "Orthogonality is not why: {arm} is {gap} against {against}, frozen random projections of the same scale; "
+        "the {advantage} % that the original study reports are ruled out ({seeds} seeds).",
+        "原因不在正交性：{arm} 相对同尺度的冻结随机投影 {against} 为 {gap}；"
+        "原研究所说的 {advantage} % 优势可以排除（{seeds} 个种子）。",
+    ),
+    "answer_orthogonality_met": (
+        "Orthogonality helps by at least {advantage} %: {arm} is {gap} against {against}, frozen random projections of "
+        "the same scale ({seeds} seeds).",
+        "正交性至少带来 {advantage} % 的好处：{arm} 相对同尺度的冻结随机投影 {against} 为 {gap}（{seeds} 个种子）。",
+    ),
+    "answer_orthogonality_undecided": (
+        "Whether orthogonality helps is undecided: {arm} is {gap} against {against}, frozen random projections of the "
+        "same scale, and the {advantage} % that the original study reports are not ruled out ({seeds} seeds).",
+        "正交性是否有帮助尚无定论：{arm} 相对同尺度的冻结随机投影 {against} 为 {gap}，"
+        "原研究所说的 {advantage} % 优势尚不能排除（{seeds} 个种子）。",
+    ),
+    "answer_recovery_met": (
+        "A cheap method wins it back: {arm} is {gap} against {against} ({seeds} seeds).",
+        "廉价的方法能补回损失：{arm} 相对 {against} 为 {gap}（{seeds} 个种子）。",
+    ),
+    "answer_recovery_missed": (
+        "The cheap method does not win it back: {arm} is {gap} against {against} ({seeds} seeds).",
+        "廉价的方法补不回损失：{arm} 相对 {against} 为 {gap}（{seeds} 个种子）。",
+    ),
+    "answer_recovery_undecided": (
+        "Whether the cheap method wins it back is undecided: {arm} is {gap} against {against} ({seeds} seeds).",
+        "廉价的方法能否补回损失尚无定论：{arm} 相对 {against} 为 {gap}（{seeds} 个种子）。",
+    ),
+    "answer_rest": ("To {against} it is {gap}.", "相对 {against} 为 {gap}。"),
+    "answer_more_seeds": ("About {count} more seeds would decide.", "约需再加 {count} 个种子才能定论。"),
     "line_more_seeds": ("; about {count} more seeds would decide", "；约需再加 {count} 个种子"),
     "line_counts": (
         "At most 5 % worse: {met} surely, {missed} surely not, {undecided} undecided.",

@@ -7,6 +7,7 @@ from oelm.analysis.compare.record import ArmRecord, best_of
 from oelm.analysis.compare.results import Loaded
 from oelm.analysis.compare.statistics import MET, MISSED, NOT_COMPARABLE, UNDECIDED
 from oelm.analysis.report.cells import gap_text
+from oelm.analysis.report.questions import answers
 from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import Texts
 from oelm.bench.ratios import FASTER, SLOWER
@@ -17,6 +18,9 @@ MOST_LINES, MOST_NAMES = 5, 3
 def verdict_lines(loaded: Loaded, t: Texts) -> list[str]:
     records = [record for comparison in loaded.comparisons for record in comparison.records]
     where = _names(loaded.comparisons)
+    answered = answers(loaded.comparisons, loaded.questions, t)
+    if answered:
+        return [*answered, *_first_looks(records, t), *_times(records, where, t)][:MOST_LINES]
     lines = [*_first_looks(records, t), *_bests(loaded.comparisons, where, t)]
     goals = [
         line for verdict in (MET, MISSED, UNDECIDED, NOT_COMPARABLE) if (line := _goal(records, verdict, where, t))
