@@ -30,7 +30,7 @@ def lines(root, lang="en"):
 
 
 def test_three_questions_are_answered_with_their_intervals(tmp_path):
-    runs(tmp_path, (2.0, 2.02, 2.01), (3.0, 3.1, 3.05), (3.05, 3.0, 3.1), (2.05, 2.08, 2.06))
+    runs(tmp_path, (2.0, 2.02, 2.01), (3.0, 3.1, 3.05), (3.02, 3.1, 3.08), (2.05, 2.08, 2.06))
     cost, orthogonality, recovery, *_ = lines(tmp_path)
     assert cost.startswith("Freezing costs something: oelm_freeze is +51.7 % [+47.5, +56.1] against baseline (3 seeds)")
     assert (
@@ -62,7 +62,7 @@ def test_damaged_or_unknown_questions_leave_the_report_as_it_was(tmp_path, conte
 
 
 def test_the_page_opens_with_the_answers_in_both_languages(tmp_path):
-    runs(tmp_path, (2.0, 2.02, 2.01), (3.0, 3.1, 3.05), (3.05, 3.0, 3.1), (2.05, 2.08, 2.06))
+    runs(tmp_path, (2.0, 2.02, 2.01), (3.0, 3.1, 3.05), (3.02, 3.1, 3.08), (2.05, 2.08, 2.06))
     for lang, words in (("en", "Freezing costs something"), ("zh", "冻结是有代价的")):
         page = write_report(tmp_path, tmp_path / "out", lang=lang, formats=("html",))[0].read_text()
         assert page.index(words) < page.index("<figure")
