@@ -300,10 +300,11 @@ def test_texts_longer_than_the_model_and_foreign_tokenizers_are_refused(config, 
 
 
 def test_a_model_without_known_attention_is_refused(config, tmp_path):
-    settings = {"vocab_size": 320, "d_model": 16, "d_inner": 16, "n_layer": 1, "n_head": 2}
-    hf.XLNetModel(hf.XLNetConfig(**settings)).save_pretrained(tmp_path / "xlnet")
-    with pytest.raises(oelm.OelmError, match=r"has no attention that oelm knows: its XLNetRelativeAttention"):
-        train(config({"encoder": str(tmp_path / "xlnet")}), tmp_path / "run")
+    sizes = {"embedding_size": 16, "hidden_size": 16, "intermediate_size": 16, "vocab_size": 320}
+    squeezebert = hf.SqueezeBertConfig(**sizes, num_attention_heads=2, num_hidden_layers=1)
+    hf.SqueezeBertModel(squeezebert).save_pretrained(tmp_path / "squeezebert")
+    with pytest.raises(oelm.OelmError, match=r"has no attention that oelm knows: its SqueezeBertSelfAttention"):
+        train(config({"encoder": str(tmp_path / "squeezebert")}), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
