@@ -10,7 +10,8 @@ import torch.nn.functional as F
 import oelm
 from oelm.freezing.methods import method
 from oelm.freezing.modifiers import SHAPES, equal_baseline
-from oelm.models.attention import rotary_angles, rotate
+from oelm.models.attention import Context, rotary_angles, rotate, split_heads
+from oelm.models.cheap_attention import CHUNK, causal_linear_attention, windowed_attention
 from oelm.models.kernels import with_previous
 
 ARMS = [
@@ -20,6 +21,12 @@ ARMS = [
     "baseline+kv=1+offset",
     "signs_qk+rmsnorm+swiglu+kv=2",
     "baseline+fewer=1+ffn=1.5",
+    "baseline+window=5+offset",
+    "baseline+linear+offset+qknorm",
+    "baseline+synthesizer",
+    "baseline+mixing",
+    "baseline+tied_kv+offset+kv=2",
+    "baseline+share=2+offset",
     "signs_qk+rank=2+layers=not-first1+offset",
 ]
 SMALL = {"vocab_size": 50, "d_model": 32, "num_layers": 3, "num_heads": 4, "d_ff": 64, "max_seq_len": 40}
@@ -218,9 +225,71 @@ def test_offset_keys_are_turned_by_the_position_of_the_token_that_holds_them():
     angles = rotary_angles(torch.arange(6)[None], 8, torch.float32)
     y = F.scaled_dot_product_attention(rotate(q, angles), rotate(k, angles), v, is_causal=True)
     expected = attention.output(y.transpose(1, 2).flatten(2))
-    from oelm.models.attention import Context
+    torch.testing.assert_close(attention(x, Context(torch.arange(6)[None], angles, None, None)), expected)
 
-    torch.testing.assert_close(attention(x, Context(angles, None, None)), expected)
+
+@pytest.mark.parametrize(("length", "window"), [(30, 7), (28, 7), (5, 4), (4, 1)])
+def test_a_window_in_chunks_is_a_window(length, window):
+    q, k, v = (torch.randn(2, 3, length, 4, requires_grad=True) for _ in range(3))
+    near = torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=near)
+    torch.testing.assert_close(windowed_attention(q, k, v, window), expected)
+
+
+def test_linear_attention_in_chunks_is_the_sum_over_everything_before():
+    q, k, v = (torch.randn(2, 3, 2 * CHUNK + 9, 4, dtype=torch.float64) for _ in range(3))
+    torch.testing.assert_close(causal_linear_attention(q, k, v), (q @ k.mT).tril() @ v)
+
+
+def test_layers_that_share_attention_have_no_queries_and_use_those_of_the_first():
+    model = build("baseline+share=2")
+    assert [hasattr(block.attention, "query") for block in model.blocks] == [True, False, True]
+    first, second = (block.attention for block in model.blocks[:2])
+    x, context = torch.randn(2, 6, 32), Context(torch.arange(6)[None], None, None, None)
+    first(x, context)
+    q, k = (split_heads(project(x), 4) for project in (first.query, first.key))
+    y = F.scaled_dot_product_attention(q, k, split_heads(second.value(x), 4), is_causal=True)
+    torch.testing.assert_close(second(x, context), second.output(y.transpose(1, 2).flatten(2)))
+
+
+def test_positions_alone_decide_what_is_read():
+    arms = ("baseline+synthesizer", "baseline+mixing")
+    learned, fixed = (build(arm, max_seq_len=8).blocks[0].attention for arm in arms)
+    assert isinstance(learned.table, torch.nn.Parameter) and not isinstance(fixed.table, torch.nn.Parameter)
+    torch.testing.assert_close(fixed.table.sum(dim=-1), torch.ones(4, 8), rtol=0, atol=1e-5)
+    assert fixed.table.triu(1).abs().sum() == 0
+    x, context = torch.randn(2, 8, 32), Context(torch.arange(8)[None], None, None, None)
+    weights = learned.table.masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf).softmax(dim=-1)
+    for attention, weight in ((learned, weights), (fixed, fixed.table)):
+        y = weight @ split_heads(attention.value(x), 4)
+        expected = attention.output(y.transpose(1, 2).flatten(2))
+        torch.testing.assert_close(attention(x, context), expected, rtol=1e-4, atol=1e-4)
+
+
+@every_arm
+def test_the_matrices_of_an_arm_cost_what_torch_counts(arm):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from oelm.costs.inspection import model_flops
+
+    model, ids = build(arm, "learned").train(), torch.zeros(2, 16, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+    measured = counter.get_flop_counts()["Global"]
+    matrices = sum(n for op, n in measured.items() if "attention" not in str(op) and "bmm" not in str(op))
+    ours = model_flops(model, sequence_length=16)
+    assert matrices == 2 * 16 * (ours.step - ours.forward["attention"] - ours.backward["attention"])
+
+
+@pytest.mark.parametrize(
+    ("arm", "share"),
+    [("window=16", 0.12), ("linear", 0.5), ("synthesizer", 0.5), ("mixing", 0.5), ("thin=4", 0.625), ("kv=1", 1.0)],
+)
+def test_the_products_of_cheap_attention_are_fewer(arm, share):
+    """At 256 tokens with heads of 32."""
+    models = (build(name, d_model=128, max_seq_len=256) for name in ("baseline", f"baseline+{arm}"))
+    plain, cheap = (model.blocks[0].attention.attention_flops(256) for model in models)
+    assert cheap / plain == pytest.approx(share, abs=0.01)
 
 
 def test_thin_queries_and_keys_keep_whole_values_and_their_own_scale():
@@ -253,6 +322,13 @@ def test_relative_values_are_worked_out_for_the_shape_at_hand(arm, expected):
         ("baseline+kv=3", "kv_heads 3 does not divide num_heads 4"),
         ("baseline+fewer=3", "fewer=3 leaves nothing of 3 layers"),
         ("baseline+ffn=0", "architecture ffn is 0.0; it must be a number above 0"),
+        ("signs_qk+synthesizer", "'signs_qk.synthesizer' is about queries and keys, but GPT has none"),
+        ("baseline+rank=2+mixing", "is about queries and keys, but GPT has none"),
+        ("oelm_freeze+tied_kv", "cannot freeze blocks.0.attention.key: its keys are its values, too"),
+        ("baseline+tied_kv+thin=2", "attention that makes values of its keys cannot have qk_width"),
+        ("baseline+mixing+offset", "attention that has no queries and keys cannot have offset"),
+        ("baseline+window=4+linear", "attention and window are different kinds of attention; choose one"),
+        ("baseline+share=4", "share 4 exceeds the 3 layers"),
         ("oelm_freeze+scale+qknorm", "a norm comes after it and would undo a learned scale"),
     ],
 )

@@ -173,8 +173,14 @@ def _sites(model: nn.Module, chosen: Method) -> list[Site]:
                 "use a method for queries and keys only, or add their names to FFN in oelm/freezing/sites.py"
             )
         sites += found
+    for role in ("query", "key"):
+        if chosen.part(role) != Part() and role not in {site.role for site in sites}:
+            raise OelmError(f"method {chosen.name!r} is about queries and keys, but {type(model).__name__} has none")
     for site in sites:
         module = site.module(model)
+        why = getattr(model.get_submodule(site.path.rpartition(".")[0]), "refuses", {}).get(site.role)
+        if why and chosen.part(site.role).frozen:
+            raise OelmError(f"method {chosen.name!r} cannot freeze {site.path}: {why}")
         if isinstance(module, Projection | FixedProjection):
             raise OelmError(
                 f"{site.path} was replaced by an earlier oelm.freeze; start from a fresh model, "

@@ -174,6 +174,12 @@ SHAPES: dict[str, tuple[str, Change, str]] = {
     "thin": ("4", _architecture("thin", _whole), "queries and keys a fraction as wide as the model"),
     "kv": ("1", _architecture("kv", _whole), "fewer heads of keys and values than of queries"),
     "ffn=": ("3.25", _architecture("ffn", _number), "an FFN of this many times the width"),
+    "window": ("64", _architecture("window", _whole), "every token sees this many tokens, itself included"),
+    "linear": ("", _architecture("linear"), "linear attention: elu + 1 instead of a softmax"),
+    "synthesizer": ("", _architecture("synthesizer"), "attention by learned scores of positions, without queries"),
+    "mixing": ("", _architecture("mixing"), "attention by a fixed random matrix of positions (MixiT)"),
+    "tied_kv": ("", _architecture("tied_kv"), "keys are values as well"),
+    "share": ("2", _architecture("share", _whole), "so many layers in a row share the first one's attention"),
     "fewer": ("1", _architecture("fewer", _whole), "this many layers fewer"),
 }
 MODIFIERS: dict[str, tuple[str, Change, str]] = {

@@ -176,7 +176,8 @@ def _attention(model: nn.Module) -> Iterator[tuple[str, nn.Module, Layout]]:
         if in_layer and not any(other.startswith(f"{path}.") for other in inner):
             odd.append((path, module, f"has no queries and keys under names oelm knows; {line}"))
     named = "".join(f": its {type(module).__name__} at {path!r} {why}" for path, module, why in odd[:1])
-    if not known:
+    by_design = any(getattr(module, "has_queries", True) is False for module in model.modules())
+    if not known and not by_design:
         raise OelmError(
             f"{type(model).__name__} has no attention that oelm knows{named}; known: {', '.join(LAYOUTS)}, and others "
             "by structure. A class is added with oelm.register_sites(class_name, Layout(...)): see docs/models.md"

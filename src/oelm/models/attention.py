@@ -1,4 +1,4 @@
-"""Attention of our GPT: softmax over queries and keys, with the variations that a `GPTConfig` names."""
+"""Attention of our GPT: softmax over queries and keys; `cheap_attention.py` has the others."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,11 +24,15 @@ class KeyValueCache(Protocol):
 class Context:
     """What every layer is told of the tokens it sees: T new ones among S so far."""
 
+    positions: Tensor
+    """Of the new tokens (B, T), or the same in every row (1, T)."""
     rotation: tuple[Tensor, Tensor] | None
     """Cosine and sine (B, 1, T, qk_head_dim / 2), with rotary positions."""
     mask: Tensor | None
     """(B, 1, T, S), or None where plain attention, or one token against everything before it, is right."""
     cache: KeyValueCache | None
+    shared: list[Tensor] | None = None
+    """Probabilities that a layer left for those after it."""
 
 
 class CausalSelfAttention(nn.Module):
@@ -43,21 +47,28 @@ class CausalSelfAttention(nn.Module):
         size = config.qk_head_dim
         self.query = nn.Linear(config.d_model, self.num_heads * size, bias=False)
         self.key = nn.Linear(config.d_model, self.num_key_heads * size, bias=False)
-        self.value = nn.Linear(config.d_model, self.num_key_heads * config.head_dim, bias=False)
+        if not config.tied_kv:
+            self.value = nn.Linear(config.d_model, self.num_key_heads * config.head_dim, bias=False)
         self.output = nn.Linear(config.d_model, config.d_model, bias=False)
         if config.qk_norm:
             self.q_norm, self.k_norm = (nn.RMSNorm(size, eps=NORM_EPS) for _ in range(2))
         self.output_dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        cache, rotation = context.cache, context.rotation
         if context.mask is not None:  # what looks at the previous token must find nothing where padding is
             x = x * context.mask[:, 0, -1, -x.shape[1] :, None]
-        q = split_heads(self.query(x), self.num_heads)  # (B, H, T, qk_head_dim)
-        k = split_heads(self.key(x), self.num_key_heads)
-        v = split_heads(self.value(x), self.num_key_heads)  # (B, key heads, T, head_dim)
-        if self.config.qk_norm:
-            q, k = self.q_norm(q.float()), self.k_norm(k.float())
+        q, k, v = self._project(x, context)  # (B, H, T, qk_head_dim), (B, key heads, S, qk_head_dim or head_dim)
+        if self.num_key_heads < self.num_heads:
+            k, v = (x.repeat_interleave(self.num_heads // self.num_key_heads, dim=1) for x in (k, v))
+        y = self._attend(q, k, v, context)  # (B, H, T, head_dim)
+        return self.output_dropout(self.output(join_heads(y)))
+
+    def _project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of these tokens; keys and values of all tokens so far."""
+        cache, rotation = context.cache, context.rotation
+        q = split_heads(self.query(x), self.num_heads)
+        k, v = (split_heads(project(x), self.num_key_heads) for project in (self.key, self.value))
+        q, k = self._normed(q, k)
         if self.config.offset and cache is None:
             k = with_previous(k)
         if rotation is not None:
@@ -65,21 +76,21 @@ class CausalSelfAttention(nn.Module):
         # Autocast makes values half precision, but not a rotation, an adapter or a projection without a product.
         q, k = q.to(v.dtype), k.to(v.dtype)
         if cache is not None:
-            k, v = cache.update(k, v, self.layer)  # (B, key heads, S, …)
+            k, v = cache.update(k, v, self.layer)
             if self.config.offset:
                 q, k = self._one_back(q) if rotation else q, with_previous(k)
-        y = self._attend(q, k, v, context.mask)  # (B, H, T, head_dim)
-        return self.output_dropout(self.output(y.transpose(1, 2).flatten(2)))
+        return q, k, v
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        if self.num_key_heads < self.num_heads:
-            k, v = (x.repeat_interleave(self.num_heads // self.num_key_heads, dim=1) for x in (k, v))
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         # One new token against a cache needs no mask at all.
-        causal = self.is_causal and mask is None and q.shape[2] == k.shape[2]
+        causal = self.is_causal and context.mask is None and q.shape[2] == k.shape[2]
         if causal and blocked_attention_pays(q, v, dropout):
             return causal_attention(q, k, v, dropout)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=context.mask, dropout_p=dropout, is_causal=causal)
+
+    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return (self.q_norm(q.float()), self.k_norm(k.float())) if self.config.qk_norm else (q, k)
 
     def _one_back(self, q: Tensor) -> Tensor:
         """Queries for cached keys, which were turned by their own token's position, not by the next one's."""
@@ -98,6 +109,11 @@ class CausalSelfAttention(nn.Module):
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """(B, T, heads · size) → (B, heads, T, size)"""
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """(B, heads, T, size) → (B, T, heads · size)"""
+    return x.transpose(1, 2).flatten(2)
 
 
 def rotary_angles(

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,8 @@ from torch.utils.checkpoint import checkpoint
 from oelm.errors import OelmError
 from oelm.files import write_tensors
 from oelm.freezing.projections import CONFIG_KEY, describe, rebuild, require_no_shift
-from oelm.models.attention import NORM_EPS, CausalSelfAttention, Context, KeyValueCache, rotary_angles
+from oelm.models.attention import NORM_EPS, Context, KeyValueCache, rotary_angles
+from oelm.models.cheap_attention import make_attention
 from oelm.models.kernels import Dropout, vocabulary_loss
 from oelm.models.shape import SIZES as SIZES
 from oelm.models.shape import GPTConfig as GPTConfig
@@ -58,7 +59,8 @@ class GPT(nn.Module):
                 nn.init.zeros_(module.bias)
         for block in self.blocks if self.config.residual_init == "scaled" else ():
             assert isinstance(block, Block)
-            for writer in (block.attention.output, block.ffn.down):
+            writers: tuple[Any, ...] = (block.attention.output, block.ffn.down)
+            for writer in writers:
                 nn.init.normal_(writer.weight, std=INIT_STD / math.sqrt(2 * self.config.num_layers))
 
     def forward(
@@ -102,13 +104,15 @@ class GPT(nn.Module):
         else:
             rotation = rotary_angles(position_ids, self.config.qk_head_dim, x.dtype, self.config.rope_theta)
         x = self.dropout(x)
-        context = Context(rotation, _attention_mask(length, seen, attention_mask, self.config.causal), cache)
+        mask = _attention_mask(length, seen, attention_mask, self.config.causal)
+        context = Context(position_ids, rotation, mask, cache)
         checkpointed = self.gradient_checkpointing and self.training and torch.is_grad_enabled() and cache is None
-        for block in self.blocks:
+        blocks, together = list(self.blocks), self.config.share  # layers that share probabilities are one unit
+        for unit in (blocks[i : i + together] for i in range(0, len(blocks), together)):
             if checkpointed:  # dropout falls on the same places both times: checkpoint keeps the random state
-                x = checkpoint(block, x, context, use_reentrant=False)
+                x = checkpoint(_through, unit, x, context, use_reentrant=False)
             else:
-                x = block(x, context)
+                x = _through(unit, x, context)
         return self.norm(x)
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -157,6 +161,12 @@ class GPT(nn.Module):
         return model
 
 
+def _through(blocks: list[nn.Module], x: Tensor, context: Context) -> Tensor:
+    for block in blocks:
+        x = block(x, context)
+    return x
+
+
 def without_prefix(named: Mapping[str, Named]) -> dict[str, Named]:
     """Paths as in our own files; in those of the Hugging Face classes, which hold the model as `gpt`, that precedes."""
     return {path.removeprefix("gpt."): value for path, value in named.items()}
@@ -166,7 +176,7 @@ class Block(nn.Module):
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
         self.attention_norm = make_norm(config)
-        self.attention = CausalSelfAttention(config, layer)
+        self.attention = make_attention(config, layer)
         self.ffn_norm = make_norm(config)
         self.ffn = FeedForward(config) if config.ffn == "gelu" else GatedFeedForward(config)
 

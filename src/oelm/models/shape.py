@@ -14,7 +14,7 @@ from oelm.validation import ABOVE_1, BELOW_1, COUNT, Limit, require_valid
 Count = Annotated[int, COUNT]
 LAYERS = Limit("of at least 1, and at most 4,096", lambda value: 1 <= value <= 4096)
 POSITIONS, NORMS, FFNS = ("learned", "rotary"), ("layer", "rms"), ("gelu", "swiglu")
-STARTS = ("scaled", "plain")
+STARTS, ATTENTIONS = ("scaled", "plain"), ("softmax", "linear", "synthesizer", "mixing")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,10 @@ class GPTConfig:
     qk_width: Count | None = None  # channels of all queries together; values have d_model
     kv_heads: Count | None = None  # heads of keys and values; several queries share one
     qk_norm: bool = False  # RMS norm of every head's query and key, with a learned scale
+    attention: str = "softmax"  # or "linear", or by positions only: "synthesizer" (learned) or "mixing" (fixed)
+    window: Count | None = None  # how many tokens a token sees, itself included
+    tied_kv: bool = False  # keys are values as well
+    share: Count = 1  # layers in a row that use the probabilities of the first of them
     offset: bool = False  # half of every key's channels come from the previous token
     method_architecture: Mapping[str, Any] = field(default_factory=dict)  # what `with_architecture` was given
 
@@ -47,10 +51,12 @@ class GPTConfig:
             raise OelmError(
                 f"num_heads {self.num_heads} does not divide d_model {self.d_model}; choose a divisor of {self.d_model}"
             )
-        for name, known in (("positions", POSITIONS), ("norm", NORMS), ("ffn", FFNS), ("residual_init", STARTS)):
+        words = {"positions": POSITIONS, "norm": NORMS, "ffn": FFNS, "residual_init": STARTS, "attention": ATTENTIONS}
+        for name, known in words.items():
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
         self._require_heads()
+        self._require_one_attention()
 
     def _require_heads(self) -> None:
         if self.num_heads % self.key_heads:
@@ -66,6 +72,21 @@ class GPTConfig:
             raise OelmError(f"offset needs a head size that four divides, not {self.qk_head_dim}; change num_heads")
         if self.rope_theta != GPTConfig.rope_theta and self.positions != "rotary":
             raise OelmError("rope_theta is for rotary positions, but these are learned; say positions: rotary")
+
+    def _require_one_attention(self) -> None:
+        changed = [name for name in ("attention", "window", "tied_kv", "share") if getattr(self, name) != _usual(name)]
+        if len(changed) > 1:
+            raise OelmError(f"{' and '.join(changed)} are different kinds of attention; choose one of them")
+        if changed and not self.causal:
+            raise OelmError(f"{changed[0]} is for a model that looks back only; leave it out, or say causal: true")
+        if self.share > self.num_layers:
+            raise OelmError(f"share {self.share} exceeds the {self.num_layers} layers; choose fewer")
+        without = {"synthesizer": "has no queries and keys", "mixing": "has no queries and keys"}.get(self.attention)
+        without = "makes values of its keys" if self.tied_kv else without
+        touched = ("qk_width",) if self.tied_kv else ("qk_width", "kv_heads", "qk_norm", "offset")
+        for name in touched if without else ():
+            if getattr(self, name) != _usual(name):
+                raise OelmError(f"attention that {without} cannot have {name}; leave it out")
 
     @property
     def head_dim(self) -> int:
@@ -110,6 +131,10 @@ class GPTConfig:
             if name in changes:
                 result = replace(result, **change(result, changes[name]))
         return replace(result, method_architecture={**self.method_architecture, **changes})
+
+
+def _usual(name: str) -> Any:
+    return getattr(GPTConfig, name)
 
 
 def _shape(d_model: int, num_layers: int, num_heads: int, max_seq_len: int = 512) -> GPTConfig:
@@ -157,5 +182,11 @@ ARCHITECTURE: dict[str, tuple[type, Callable[[GPTConfig, Any], dict[str, Any]]]]
     "qknorm": (bool, lambda config, _: {"qk_norm": True}),
     "rmsnorm": (bool, lambda config, _: {"norm": "rms"}),
     "theta": (float, lambda config, theta: {"rope_theta": theta}),
+    "window": (int, lambda config, tokens: {"window": tokens}),
+    "linear": (bool, lambda config, _: {"attention": "linear"}),
+    "synthesizer": (bool, lambda config, _: {"attention": "synthesizer"}),
+    "mixing": (bool, lambda config, _: {"attention": "mixing"}),
+    "tied_kv": (bool, lambda config, _: {"tied_kv": True}),
+    "share": (int, lambda config, layers: {"share": layers}),
     "offset": (bool, lambda config, _: {"offset": True}),
 }

@@ -117,7 +117,7 @@ class Reporter:
         dataset = self.data.manifest.get("name", self.data.path.name)
         timing = {
             "model_type": self.config.method_name,
-            "init_method": report.sites[0].init,
+            "init_method": report.sites[0].init if report.sites else "keep",  # attention without queries
             "dataset": dataset,
             "total_wall_time": self.wall_seconds,
             **self.timer.statistics(),
