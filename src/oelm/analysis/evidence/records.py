@@ -17,7 +17,7 @@ from oelm.files import write_atomically
 from oelm.runs import FINISHED, RunFolder
 
 FILE = "records.json"
-RESULT = ("dataset", "data_fingerprint", "model_family", "steps", "total_parameters", "median_step_time")
+RESULT = ("dataset", "data_fingerprint", "model_family", "model_name", "steps", "total_parameters", "median_step_time")
 TIMES = ("ratio", "low", "high", "predicted", "verdict")
 
 
