@@ -1,12 +1,17 @@
-"""What a study leaves in git: the records of its runs, and nothing else."""
+"""What an experiment leaves in git: the records of its runs, and nothing else."""
 
+import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from oelm.experiments.entries import chosen
+from oelm.data.labelled import TaskData
+from oelm.data.tokens import fingerprint
+from oelm.experiments import sources
+from oelm.experiments.entries import chosen, experiment
 from oelm.experiments.plan import PreparedData, plan
 from oelm.runs import config_differences, find_runs
 from oelm.training.trainer import train
@@ -49,6 +54,34 @@ def test_every_committed_run_is_one_that_the_catalog_plans_today(folder, names, 
     found = differences(ROOT / "results" / folder, names)
     assert len(found) >= count
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_what_every_committed_run_was_trained_on_is_told_by_a_manifest():
+    """Of that very fingerprint, with counts, and without a place on anybody's machine."""
+    if not (ROOT / "results").is_dir():
+        pytest.skip("needs the committed records in results/")
+    used = {run.result()["data_fingerprint"] for run in find_runs(ROOT / "results")}
+    assert len(used) >= 7
+    for name in used:
+        text = (ROOT / "results" / "data" / f"{name}.json").read_text()
+        manifest = json.loads(text)
+        task = "classes" in manifest
+        found = TaskData(Path(), manifest, None, None).fingerprint if task else fingerprint(manifest)
+        assert found == name
+        assert manifest["splits"]["train"]["tokens"] > 0
+        assert '"/' not in text
+
+
+def test_without_our_files_the_hub_gives_as_many_stories_as_our_sample_has(monkeypatch):
+    sample = json.loads((ROOT / "results" / "data" / "4111391d9fd7.json").read_text())["splits"]
+    source = sources.source_of(experiment("GPT-03", "mini").data, None)
+    monkeypatch.setattr(type(source.source), "texts", lambda self, split: ((str(n), None) for n in range(10**5)))
+    for split, facts in sample.items():
+        texts = [text for text, _ in source.texts(split)]
+        assert len(texts) == facts["documents"] and texts[0] == "0"
+    assert re.fullmatch("[0-9a-f]{40}", source.settings()["revision"])
+    assert source.settings() != source.source.settings()  # never to be taken for the whole corpus
+    assert type(sources.source_of(experiment("GPT-03", "full").data, None)) is type(source.source)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
