@@ -1,19 +1,40 @@
-"""Whether the hub can be reached, asked once and briefly: its own library would go on trying for half a minute."""
+"""Whether the hub can be reached, asked once and briefly: its own libraries would go on trying for half a minute."""
 
+import os
 import socket
+import sys
+import textwrap
+from functools import cache
+from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 
+@cache
 def unreachable() -> str | None:
-    """Why the hub cannot be reached; None if it can, or if only a proxy could tell."""
-    if getproxies():
-        return None
+    """Why the hub cannot be reached; None if it can, or if only a proxy could tell.
+
+    If it cannot, its libraries are told so: they then take what they have kept, or fail at once.
+    """
     from huggingface_hub import constants
 
+    if constants.HF_HUB_OFFLINE or getproxies():
+        return None
     address = urlsplit(constants.ENDPOINT)
     try:
         with socket.create_connection((address.hostname or "", address.port or 443), timeout=3):
             return None
     except OSError as error:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        constants.HF_HUB_OFFLINE = True
+        if "datasets" in sys.modules:
+            sys.modules["datasets"].config.HF_HUB_OFFLINE = True
         return str(error)
+
+
+def reason(error: Exception, name: str | Path = "") -> str:
+    """Why something could not be had, in a few words; what is a file or folder was not asked of the hub."""
+    here = bool(name) and Path(name).exists()
+    return (
+        (None if here else unreachable()) or textwrap.shorten(str(error), 160, placeholder=" …") or type(error).__name__
+    )

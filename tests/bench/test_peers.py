@@ -5,6 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import oelm
+from oelm.bench import names
 from oelm.bench.peers import PEERS
 from oelm.costs.inspection import model_flops
 
@@ -39,3 +40,7 @@ def test_a_fresh_peer_knows_nothing(name):
     ids = torch.randint(96, (2, 17))
     loss = PEERS[name].build(CONFIG)(ids[:, :-1], ids[:, 1:])
     assert loss.item() == pytest.approx(4.56, abs=0.2)  # ln 96
+
+
+def test_the_names_that_are_known_without_torch_are_those_of_the_peers():
+    assert set(names.PEERS) == set(PEERS)

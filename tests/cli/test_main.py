@@ -179,6 +179,15 @@ def test_methods_lists_the_table_as_json():
     assert names[:2] == ["baseline", "oelm_freeze"]
 
 
+def test_a_device_that_is_not_there_is_refused_by_name():
+    import torch
+
+    if torch.backends.mps.is_available():
+        pytest.skip("this machine has a Metal GPU")
+    run = oelm("train", "--dataset", "fables", "--device", "mps")
+    refused(run, "device 'mps' does not exist", "no Metal GPU")
+
+
 def test_doctor_says_what_the_machine_can_do():
     facts = json.loads(oelm("doctor", "--json", "--offline").stdout)
     assert facts["cores"] >= 1
@@ -237,7 +246,10 @@ def quick(*arguments, **environment):
         (["train", "--dataset", "fables", "--size", "nope"], ["size 'nope' is unknown"]),
         (["train", "--dataset", "fables", "--max-steps", "1_0"], ["--max-steps", "'1_0' is not a whole number"]),
         (["train", "--dataset", "fables", "--set", "training.max_lrr=1"], ["max_lrr"]),
-        (["train", "--dataset", "fables", "--out", ""], ["--out", "the path is empty"]),
+        (["train", "--dataset", "fables", "--out", ""], ["the value of --out is empty"]),
+        (["run", "GPT-01", "--out="], ["the value of --out is empty"]),
+        (["report", ""], ["the value of report is empty"]),
+        (["bench", "baseline", "nothing"], ["arm 'nothing' is unknown", "gpt2"]),
         (["train", "--dataset", "fables", "--report-to", "wandbe"], ["tracker 'wandbe' is unknown", "wandb"]),
         (["inspect", "tiny", "--method", "nothing"], ["method 'nothing' is unknown"]),
         (["inspect", "medium-521"], ["'medium-521'", "did you mean 'medium-512'"]),
@@ -248,6 +260,27 @@ def quick(*arguments, **environment):
 )
 def test_what_is_mistyped_is_refused_before_torch_is_loaded(arguments, words):
     refused(quick(*arguments), *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["data", "prepare", "tinystories", "--tokenizer", "bpe:300"], "a local copy works in its place"),
+        (
+            ["data", "prepare", "fables", "--tokenizer", "gpt2", "--megabytes", "0.01"],
+            "a local copy works in its place",
+        ),
+        (["data", "task", "sst2", "--tokenizer", "bpe:300"], "a train and a validation file"),
+        (["train", "--task", "sst2", "--encoder", "some/encoder"], "model 'some/encoder' has no tokenizer"),
+    ],
+)
+def test_without_a_network_the_hub_is_asked_once_and_the_answer_is_one_line(arguments, words, tmp_path):
+    nowhere = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hf")}
+    started = time.monotonic()
+    run = oelm(*arguments, cwd=tmp_path, **nowhere)
+    refused(run, words, "Connection refused", code=run.returncode)
+    assert run.returncode in (2, 69)
+    assert "Retrying" not in run.stderr and time.monotonic() - started < 60
 
 
 def test_an_unknown_model_without_a_network_is_one_line_at_once():

@@ -14,13 +14,14 @@ import torch
 from torch import nn
 
 from oelm.bench.machine import products
+from oelm.bench.names import PRODUCTS as PRODUCTS
+from oelm.bench.names import arm_name as arm_name
 from oelm.bench.peers import PEERS
 from oelm.bench.ratios import Step
 from oelm.costs.inspection import model_flops
 from oelm.data.tokens import TokenData
-from oelm.errors import OelmError, unknown
 from oelm.freezing.apply import freeze
-from oelm.freezing.methods import METHODS, method
+from oelm.freezing.methods import method
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.training.config import TrainingSection
 from oelm.training.objectives import LanguageModelling
@@ -30,8 +31,6 @@ from oelm.training.step import TrainingStep
 from oelm.training.timing import StepTimer
 
 WARMUP = 2
-PRODUCTS = "products"
-"""The arm that does nothing but multiply: our baseline's matrix products."""
 RANDOM_BATCHES = 16
 """Batches of made-up text before it repeats itself."""
 
@@ -44,22 +43,6 @@ class TimedArm:
     timer: StepTimer
     model: nn.Module
     flops_per_token: int
-
-
-def arm_name(name: str) -> str:
-    """The full name of a method (also by its alias, or with modifiers) or a peer."""
-    known = [*METHODS, *(alias for row in METHODS.values() for alias in row.aliases), *PEERS, PRODUCTS]
-    if name.partition("+")[0] not in known:
-        raise unknown("arm", name, known)
-    if name in PEERS or name == PRODUCTS:
-        return name
-    found = method(name)
-    if found.moves:
-        raise OelmError(
-            f"arm {name!r} trains other weights at other steps, so it has no step time of its own; "
-            "time what it changes between, e.g. oelm_freeze and baseline"
-        )
-    return found.name
 
 
 def build_arm(

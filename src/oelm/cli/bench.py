@@ -57,6 +57,11 @@ def bench(
 
     Example: oelm bench baseline oelm_freeze gpt2 --size medium-512 --batch 4 --out results/bench
     """
+    from oelm.bench.names import arm_name
+    from oelm.models.shape import GPTConfig
+
+    names = [arm_name(name) for name in arms or ["baseline", "oelm_freeze", "gpt2"]]
+    GPTConfig.of_size(size)  # what is misspelt is refused before torch is loaded
     import torch
 
     from oelm.bench.measure import Shape
@@ -69,7 +74,6 @@ def bench(
     if threads:
         torch.set_num_threads(threads)
     shape = Shape(size, batch, length, vocab, dropout)
-    names = arms or ["baseline", "oelm_freeze", "gpt2"]
     if out:
         out.mkdir(parents=True, exist_ok=True)  # minutes of measuring must not be lost to a folder that cannot be made
     with counting_progress(quiet or as_json) as say:

@@ -77,6 +77,7 @@ def main() -> NoReturn:
     with contextlib.suppress(AttributeError, OSError, ValueError):  # no such signal, or no stderr to write to
         faulthandler.register(signal.SIGUSR1)  # a process that seems to hang says where it is
     try:
+        _require_values(sys.argv[1:])
         code = app(standalone_mode=False)
     except OelmError as error:
         _fail(str(error), error.exit_code)
@@ -93,6 +94,15 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _require_values(words: list[str]) -> None:
+    """An empty path would be this folder; nobody means that by a variable that is not set."""
+    for before, word in zip(["oelm", *words], words, strict=False):
+        option, equals, value = word.partition("=")
+        empty = not word.strip() or (word.startswith("--") and equals and not value.strip())
+        if empty and "--prompt" not in (before, option):
+            raise OelmError(f"the value of {option.strip() or before} is empty; give one, or leave it out")
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -48,9 +48,13 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
 
 def _line_by_line(title: str) -> Callable[[dict[str, Any]], None]:
     """For a file or a pipe: a line whenever the trainer says something, which is at most every second."""
-    print(title, file=sys.stderr, flush=True)
+    begun = False
 
     def update(facts: dict[str, Any]) -> None:
+        nonlocal begun
+        if not begun:  # not before: what is refused is one line
+            print(title, file=sys.stderr)
+            begun = True
         if facts["step"] or facts["state"] != "running":
             print(f"step {facts['step']} of {facts['max_steps']}: {describe(facts)}", file=sys.stderr, flush=True)
 

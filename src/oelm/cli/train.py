@@ -19,12 +19,6 @@ PUBLISHED_EPOCHS = 3.0
 PANELS = {"": "What is trained", "model": "What is trained", "training": "Training", "runtime": "Where and how"}
 
 
-def _path(text: str) -> Path:
-    if not text.strip():
-        raise typer.BadParameter("the path is empty")
-    return Path(text)
-
-
 Nproc = Annotated[
     int | None, typer.Option(min=1, help="Processes (GPUs) on this machine; they share each batch. (default: 1)")
 ]
@@ -49,16 +43,14 @@ def train(
         str | None, typer.Option(help="Train a classifier on sst2, mnli or xnli, instead of --dataset.")
     ] = None,
     data_path: Annotated[
-        Path | None, typer.Option("--data-path", parser=_path, help="The task's own files. (default: from the hub)")
+        Path | None, typer.Option("--data-path", help="The task's own files. (default: from the hub)")
     ] = None,
     positions: Annotated[str | None, typer.Option(help="learned or rotary. (default: rotary)")] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "--out_dir", parser=_path, help="Run folder. (default: runs/DATASET-SIZE-METHOD-SEED)"),
+        typer.Option("--out", "--out_dir", help="Run folder. (default: runs/DATASET-SIZE-METHOD-SEED)"),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(parser=_path, help="A config.yaml to start from; options override it.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A config.yaml to start from; options override it.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.weight_decay=0.05. Repeatable."),

@@ -9,7 +9,8 @@ from typing import Any
 
 from oelm.data.sources import Source, carve
 from oelm.data.textfiles import joined_rows
-from oelm.errors import OelmError
+from oelm.errors import OelmError, Unavailable
+from oelm.hub import reason, unreachable
 
 _COMMIT = re.compile("[0-9a-f]{40}")
 
@@ -30,6 +31,7 @@ class Corpus:
 
 def commit_of(dataset: str, revision: str | None) -> str:
     """The commit that a revision means; one that is a commit needs no asking, so that what is cached works offline."""
+    unreachable()
     if revision and _COMMIT.fullmatch(revision):
         return revision
     from huggingface_hub import HfApi
@@ -108,8 +110,7 @@ class HubSource(Source):
 
     def _unreachable(self, error: Exception) -> OelmError:
         at = f" at revision {self.revision!r}" if self.revision else ""
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        return OelmError(
-            f"dataset {self.corpus.hub}{at} could not be reached on the hub ({reason}); "
+        return Unavailable(
+            f"dataset {self.corpus.hub}{at} could not be reached on the hub ({reason(error)}); "
             f"a local copy works in its place: oelm data prepare PATH --name {self.name}"
         )

@@ -29,6 +29,7 @@ from oelm.data.tokenization import (
 from oelm.data.tokens import data_directory
 from oelm.errors import OelmError, unknown
 from oelm.files import appearing_folder, exclusive, file_hash, write_json
+from oelm.hub import reason, unreachable
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -221,14 +222,17 @@ def task_tokenizer(spec: str | Path, source: TaskSource) -> "Tokenizer":
 
 def model_tokenizer(spec: str | Path) -> "Tokenizer":
     """The tokenizer that belongs to a model folder or hub name."""
+    if not Path(spec).exists():
+        unreachable()
     from transformers import AutoTokenizer
 
     try:
         found = AutoTokenizer.from_pretrained(str(spec))
         tokenizer = found.backend_tokenizer
     except Exception as error:  # missing files, unknown formats and the hub all raise types of their own
-        reason = " ".join(str(error).split())[:120]
-        raise OelmError(f"model {str(spec)!r} has no tokenizer that can be had ({reason}); give a folder") from None
+        raise OelmError(
+            f"model {str(spec)!r} has no tokenizer that can be had ({reason(error, spec)}); give a folder"
+        ) from None
     if len(found) <= len(found.all_special_ids):  # what transformers makes of a folder without tokenizer files
         raise OelmError(f"model {str(spec)!r} comes without a vocabulary; name a tokenizer of your own (--tokenizer)")
     tokenizer.no_truncation()

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oelm.data.hub import commit_of, load_at
-from oelm.errors import OelmError, unknown
+from oelm.errors import OelmError, Unavailable, unknown
 from oelm.files import file_hash
+from oelm.hub import reason
 from oelm.validation import plain_number, require_name
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
@@ -250,9 +251,8 @@ class TaskSource:
         return self._commit[0]
 
     def _unreachable(self, error: Exception) -> OelmError:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        return OelmError(
-            f"dataset {self.task.hub} ({self._config()}) could not be had from the hub ({reason}); "
+        return Unavailable(
+            f"dataset {self.task.hub} ({self._config()}) could not be had from the hub ({reason(error)}); "
             f"a folder with {FILES} works in its place (--data-path)"
         )
 

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oelm.errors import OelmError
+from oelm.errors import OelmError, Unavailable
+from oelm.hub import reason, unreachable
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -201,12 +202,10 @@ def _download_gpt2() -> Path:
     except Exception:
         pass
     try:
-        # Asked first because it fails at once without a network, where the download retries for half a minute.
-        huggingface_hub.HfApi().model_info(GPT2, revision=GPT2_COMMIT, timeout=20)
+        unreachable()
         return Path(fetch())
     except Exception as error:  # the hub's clients raise many unrelated types
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise OelmError(
-            f"tokenizer {GPT2} could not be reached on the hub ({reason}); a local copy works in its place: "
+        raise Unavailable(
+            f"tokenizer {GPT2} could not be reached on the hub ({reason(error)}); a local copy works in its place: "
             "--tokenizer FOLDER with vocab.json and merges.txt, or train one with --tokenizer bpe:4096"
         ) from error

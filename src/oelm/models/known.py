@@ -6,13 +6,13 @@
 """
 
 import difflib
-import textwrap
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from oelm.errors import OelmError, Unavailable, unknown
+from oelm.hub import reason, unreachable
 from oelm.models.shape import SIZES
 
 
@@ -104,8 +104,6 @@ def require_known(name: str) -> None:
         raise unknown("model", name, [*SIZES, *KNOWN])
     from huggingface_hub import constants, try_to_load_from_cache
 
-    from oelm.hub import unreachable
-
     with suppress(ValueError):  # no name that the hub could have; it says so itself
         if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
             return
@@ -123,8 +121,8 @@ def read_config(name: str) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(name)
     except Exception as error:  # a missing folder, a damaged file and the hub all raise types of their own
-        reason = textwrap.shorten(str(error), 160, placeholder=" …")
+        why = reason(error, name)
         what = "is no model folder" if Path(name).exists() else "is unknown here and could not be had from the hub"
         raise OelmError(
-            f"model {name!r} {what} ({reason}); known: {', '.join([*SIZES, *KNOWN])}, or a folder with a config.json"
+            f"model {name!r} {what} ({why}); known: {', '.join([*SIZES, *KNOWN])}, or a folder with a config.json"
         ) from None
