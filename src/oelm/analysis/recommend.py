@@ -70,7 +70,7 @@ class Advice:
         return max(useful, key=lambda name: round(saved[name], 3), default=None)
 
     def worst(self, name: str) -> Evidence:
-        """The study that speaks most against a method, of those with several seeds if there are any."""
+        """The comparison that speaks most against a method, of those with several seeds if there are any."""
         found = [e for e in self.evidence if e.method == name]
         several = [e for e in found if e.worse_high is not None]
         return max(several or found, key=_worse)

@@ -1,4 +1,4 @@
-"""`oelm experiments`: what the catalog has, what the study reports, and how far our own runs are. No torch."""
+"""`oelm experiments`: what the catalog has, what the original study reports, and how far our own runs are. No torch."""
 
 import json
 from pathlib import Path

@@ -134,7 +134,7 @@ def _comparisons(advice: "Advice", name: str) -> "Table":
 
 
 def _others(advice: "Advice", names: list[str]) -> "Table":
-    """One line per method: the study that speaks most against it."""
+    """One line per method: the comparison that speaks most against it."""
     from rich.table import Table
 
     from oelm.analysis.compare.statistics import MET, UNDECIDED

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,14 @@ class HubSource(Source):
     corpus: Corpus
     revision: str | None
     seed: int
+    first: dict[str, int] = dataclasses.field(default_factory=dict)  # only so many documents of a split
     _commit: list[str] = dataclasses.field(default_factory=list, compare=False, repr=False)
 
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {"source": self.corpus.hub, "config": self.corpus.config, "revision": self.revision}
         if self.corpus.validation_fraction is not None:
             settings |= {"validation_fraction": self.corpus.validation_fraction, "seed": self.seed}
-        return settings
+        return settings | ({"first_documents": self.first} if self.first else {})
 
     def provenance(self) -> dict[str, Any]:
         return {
@@ -85,9 +87,8 @@ class HubSource(Source):
         rows: Iterator[str] = (text for batch in dataset.iter(batch_size=1000) for text in batch[column])
         if self.corpus.rows_are_lines:
             rows = joined_rows(rows)
-        for text in rows if carved is None else carve(rows, split, carved, self.seed):
-            if text:
-                yield text, None
+        kept = (text for text in (rows if carved is None else carve(rows, split, carved, self.seed)) if text)
+        yield from ((text, None) for text in islice(kept, self.first.get(split)))
 
     def _load(self, split: str) -> Any:
         try:

@@ -2,9 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterator
 from typing import Any
 
 SPLITS = ("train", "validation")
@@ -30,27 +28,6 @@ class Source(ABC):
     def expected_bytes(self, split: str) -> int | None:
         """Roughly how much text is coming, for a progress bar; None if unknown."""
         return None
-
-
-@dataclass(frozen=True)
-class FirstDocuments(Source):
-    """The first so many documents of the named splits of another source; of the others, all."""
-
-    source: Source
-    counts: Mapping[str, int]
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self.source.name
-
-    def settings(self) -> dict[str, Any]:
-        return {**self.source.settings(), "first_documents": dict(self.counts)}
-
-    def provenance(self) -> dict[str, Any]:
-        return {**self.source.provenance(), "first_documents": dict(self.counts)}
-
-    def texts(self, split: str) -> Iterator[tuple[str, float | None]]:
-        return islice(self.source.texts(split), self.counts.get(split))
 
 
 def carve(texts: Iterator[str], split: str, fraction: float, seed: int) -> Iterator[str]:

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from oelm.data.corpora import CORPORA, Source, find_source
 from oelm.data.prepare import prepare
-from oelm.data.sources import FirstDocuments
 from oelm.data.tokenization import tokenizer_label
 from oelm.data.tokens import TokenData, data_directory, fingerprint, read_manifest
 from oelm.errors import OelmError
@@ -61,8 +61,8 @@ def source_of(recipe: DataRecipe, root: Path | None) -> Source:
             f"into a folder {names[0]!r} and give the folder above it with --data-root"
         )
     source = find_source([recipe.corpus])
-    capped = {"train": recipe.documents, "validation": recipe.validation_documents}
-    return FirstDocuments(source, {k: n for k, n in capped.items() if n}) if any(capped.values()) else source
+    first = {"train": recipe.documents, "validation": recipe.validation_documents}
+    return replace(source, first={split: n for split, n in first.items() if n})  # type: ignore[type-var]
 
 
 def _folders(recipe: DataRecipe) -> list[str]:
