@@ -12,7 +12,7 @@ from oelm.analysis.compare.arms import Arm, Comparison
 from oelm.analysis.compare.record import gap_of, gap_to_plain
 from oelm.analysis.compare.results import require_finished
 from oelm.analysis.compare.statistics import spread
-from oelm.costs.inspection import inspect_gpt
+from oelm.costs.inspection import inspect_model
 from oelm.errors import OelmError
 from oelm.freezing.modifiers import equal_baseline
 
@@ -74,7 +74,7 @@ def _plain_gap(arm: Arm) -> float:
 
 def saved(arm: Arm) -> float:
     """The share of the blocks' matmul FLOPs that an arm does without."""
-    facts = inspect_gpt("demo", arm.made, vocab_size=2048, **arm.runs[0].config["model"]["overrides"])
+    facts = inspect_model("demo", arm.made, vocab_size=2048, **arm.runs[0].config["model"]["overrides"])
     return 1 - facts["block_flops_vs_baseline"]
 
 

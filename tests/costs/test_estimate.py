@@ -1,41 +1,12 @@
 """The estimator agrees with what is counted and built, and says what freezing saves."""
 
-import subprocess
-import sys
-
 import pytest
 
-from oelm.costs.estimate import MACHINES, SIZES, Job, Machine, estimate, read_machine
-from oelm.costs.inspection import inspect_gpt
+from oelm.costs.estimate import MACHINES, Job, Machine, estimate, read_machine
+from oelm.costs.inspection import costs_of
 from oelm.errors import OelmError
-from oelm.freezing.methods import METHODS
-from oelm.models import gpt
 
 A100 = MACHINES["a100-80gb"]
-VARIATIONS = [
-    "oelm_freeze+rank=8",
-    "permutation_qk+mix+gain+scale+shift",
-    "oelm_freeze+ffn+layers=even",
-    "identity_q+krank=4+layers=0:2",
-    "baseline+qrank=4+lr=0.1",
-]
-
-
-def require_as_inspected(size, method):
-    facts, found = inspect_gpt(size, method), estimate(Job(size, method, batch=1), A100)
-    assert found["parameters"] == facts["total_parameters"]
-    assert found["frozen_parameters"] == facts["frozen_parameters"]
-    assert found["flops_per_gpu"] == facts["flops_per_token"]["step"] * facts["sequence_length"]
-
-
-@pytest.mark.parametrize("size", gpt.SIZES)
-def test_our_sizes_are_counted_as_inspect_counts_them(size):
-    require_as_inspected(size, "oelm_freeze")
-
-
-@pytest.mark.parametrize("method", [*METHODS, *VARIATIONS])
-def test_every_method_is_counted_as_inspect_counts_it(method):
-    require_as_inspected("tiny", method)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +14,6 @@ def test_every_method_is_counted_as_inspect_counts_it(method):
     [
         ("oelm_freeze+thaw=top-down:0.5", "no single step is typical"),
         ("baseline+every=4", "no single step is typical"),
-        ("oelm_freeze+ratio=0.2", "see 'oelm inspect'"),
         ("oelm_freeze+layers=last9", "wants 9 layers, but the model has 4"),
     ],
 )
@@ -54,7 +24,7 @@ def test_what_cannot_be_counted_is_refused(method, words):
 
 @pytest.mark.parametrize(("size", "billions"), [("1b", 1.3), ("3b", 2.7), ("7b", 6.7), ("13b", 12.9), ("70b", 65)])
 def test_larger_sizes_are_as_large_as_their_names_say(size, billions):
-    assert SIZES[size].parameters / 1e9 == pytest.approx(billions, rel=0.04)
+    assert costs_of(size).total_parameters / 1e9 == pytest.approx(billions, rel=0.04)
 
 
 def test_ddp_traffic_shrinks_by_exactly_the_frozen_share():
@@ -131,13 +101,3 @@ def test_wrong_jobs_are_refused():
             estimate(job, A100)
     with pytest.raises(OelmError, match="machine 'b200' is no file and unknown; known: a100"):
         read_machine("b200", {})
-
-
-def test_estimating_needs_no_torch():
-    program = (
-        "import sys; from oelm.cli.main import app; from typer.testing import CliRunner\n"
-        "out = CliRunner().invoke(app, ['estimate', '--size', '7b', '--gpus', '64'])\n"
-        "assert out.exit_code == 0 and 'freezing saves' in out.output, out.output\n"
-        "assert 'torch' not in sys.modules"
-    )
-    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

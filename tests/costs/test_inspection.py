@@ -1,32 +1,43 @@
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from typer.testing import CliRunner
 
 import oelm
+from oelm.cli.main import app
 from oelm.costs.flops import Matmul, attention_flops, count
-from oelm.costs.inspection import inspect_gpt, inspect_model, model_flops
+from oelm.costs.inspection import costs_of, inspect_model
 from oelm.freezing.methods import METHODS
 
 
-@pytest.mark.parametrize("method", [*METHODS, "oelm_freeze+rank=4", "permutation_qk+rank=2+gain+scale+shift"])
+def add_in_place(into, left, right, out_shape=None, **factors):
+    """The counter does not know the in-place product with which the loss adds up the vocabulary's gradient."""
+    return 2 * left[0] * left[1] * right[1]
+
+
+@pytest.mark.parametrize(
+    "method", [*METHODS, "oelm_freeze+rank=4", "permutation_qk+rank=8", "permutation_qk+rank=2+gain+scale+shift"]
+)
 def test_the_count_is_what_torch_really_computes(method):
-    """Against torch's own counter, on the meta device, with attention counted in full on both sides."""
+    """A real step with its chunked loss against torch's own counter, which takes causal attention for full."""
     config = oelm.GPTConfig(vocab_size=96, d_model=32, num_layers=3, num_heads=4, d_ff=128, max_seq_len=16, dropout=0.0)
-    with torch.device("meta"):
-        model = oelm.GPT(config)
-        ids = torch.zeros(2, 16, dtype=torch.long)
+    model, ids = oelm.GPT(config), torch.zeros(2, 16, dtype=torch.long)
     oelm.freeze(model, method)
-    with FlopCounterMode(display=False) as counter:
-        # Not model(ids, ids): the counter does not know the in-place product with which the loss adds up its gradient.
-        F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+    known = {torch.ops.aten.addmm_: add_in_place}
+    with FlopCounterMode(display=False, custom_mapping=known) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(ids, ids).backward()
     measured = counter.get_flop_counts()["Global"]
-    ours = model_flops(model, sequence_length=16, causal=False)
-    attention = {op: n for op, n in measured.items() if "attention" in str(op) or "bmm" in str(op)}
-    matmuls = sum(measured.values()) - sum(attention.values())
-    per_token = ours.step - ours.forward["attention"] - ours.backward["attention"]
-    assert matmuls == 2 * 16 * per_token
-    assert sum(attention.values()) > 0
+    attention = sum(n for op, n in measured.items() if "bmm" in str(op))
+    flops = costs_of(config, method).flops
+    own = flops.forward["attention"] + flops.backward["attention"]
+    assert sum(measured.values()) - attention == 2 * 16 * (flops.step - own)
+    assert attention * 17 == 2 * 16 * own * 2 * 16  # a token sees 17/2 of 16 tokens on average
+
+
+def test_checkpointing_computes_the_blocks_again():
+    plain, again = (costs_of("demo", gradient_checkpointing=on).flops for on in (False, True))
+    assert again.step - plain.step == sum(plain.forward.values()) - plain.forward["head"]
 
 
 def test_freezing_saves_at_most_5_6_percent_of_a_block():
@@ -37,7 +48,7 @@ def test_freezing_saves_at_most_5_6_percent_of_a_block():
 
 
 def test_freezing_saves_about_2_3_percent_of_a_medium_512_step():
-    facts = inspect_gpt("medium-512", "oelm_freeze")
+    facts = inspect_model("medium-512", "oelm_freeze")
     assert 1 - facts["step_flops_vs_baseline"] == pytest.approx(0.0227, abs=0.0005)
 
 
@@ -51,13 +62,13 @@ def test_freezing_saves_about_2_3_percent_of_a_medium_512_step():
     ],
 )
 def test_projections_without_weights_save_a_twelfth_of_the_blocks_matrices_each(method, saved):
-    facts = inspect_gpt("medium-512", method)  # 6 layers
+    facts = inspect_model("medium-512", method)  # 6 layers
     assert 1 - facts["block_flops_vs_baseline"] == pytest.approx(saved, abs=1e-9)
     assert facts["block_flops_vs_baseline"] < facts["step_flops_vs_baseline"]
 
 
 def test_the_vocabulary_head_is_58_percent_of_the_weight_matmuls_of_medium_512():
-    forward = inspect_gpt("medium-512", "baseline")["flops_per_token"]["forward"]
+    forward = inspect_model("medium-512", "baseline")["flops_per_token"]["forward"]
     assert forward["head"] / (forward["total"] - forward["attention"]) == pytest.approx(0.577, abs=0.003)
 
 
@@ -67,7 +78,14 @@ def test_causal_attention_sees_half_of_the_context_on_average():
 
 
 def test_nothing_is_allocated_for_the_largest_size():
-    assert inspect_gpt("large", "oelm_freeze")["total_parameters"] > 350_000_000
+    assert costs_of("70b", "oelm_freeze").total_parameters > 64e9
+
+
+def test_projections_without_weights_are_said_to_have_none():
+    assert costs_of("demo", "permutation_qk").projections_without_weights == 4
+    assert costs_of("demo", "identity_q").projections_without_weights == 2
+    out = CliRunner().invoke(app, ["inspect", "demo", "--method", "permutation_qk", "--vocab-size", "64"]).output
+    assert "0 parameters; 4 projections have no weights" in out
 
 
 @pytest.mark.parametrize("trained_with", ["baseline", "permutation_qk+rank=2+shift"])
@@ -76,7 +94,7 @@ def test_a_folder_is_counted_as_the_shape_it_holds_whatever_it_was_trained_with(
     oelm.freeze(model, trained_with)
     model.save_pretrained(tmp_path)
     for method in ("baseline", "oelm_freeze+rank=4"):
-        folder, size = inspect_model(str(tmp_path), method), inspect_gpt("demo", method, vocab_size=96)
+        folder, size = inspect_model(str(tmp_path), method), inspect_model("demo", method, vocab_size=96)
         assert folder["flops_per_token"] == size["flops_per_token"]
         assert folder["total_parameters"] == size["total_parameters"]
     classifier = inspect_model(str(tmp_path), "baseline", labels=3, sequence_length=8)["flops_per_token"]

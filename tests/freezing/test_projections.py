@@ -6,7 +6,7 @@ import transformers
 
 import oelm
 from architectures import ARCHITECTURES, inputs
-from oelm.costs.inspection import inspect_gpt
+from oelm.costs.inspection import inspect_model
 from oelm.errors import OelmError
 from oelm.freezing.apply import freeze, freeze_from_report, verify_frozen
 from oelm.freezing.orthogonal import orthonormality_error
@@ -331,9 +331,9 @@ def test_a_token_shift_cannot_be_merged_and_then_nothing_is():
 
 def test_the_flops_of_free_projections_are_those_of_the_issue():
     """Without Q a block's matmuls fall by 1/12, without Q and K by 1/6, forward and backward."""
-    whole = inspect_gpt("medium-512", "baseline")["flops_per_token"]
+    whole = inspect_model("medium-512", "baseline")["flops_per_token"]
     for method, share in (("identity_q", 1 / 12), ("permutation_qk", 1 / 6)):
-        less = inspect_gpt("medium-512", method)["flops_per_token"]
+        less = inspect_model("medium-512", method)["flops_per_token"]
         for direction in ("forward", "backward"):
             block = sum(whole[direction].get(group, 0) for group in ("qk", "vo", "ffn"))
             left = sum(less[direction].get(group, 0) for group in ("qk", "vo", "ffn"))

@@ -195,9 +195,10 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fables_folder, tmp
 
 @every_arm
 def test_the_cost_of_an_arm_is_known_before_it_is_built(arm):
-    from oelm.costs.inspection import inspect_gpt, model_flops
+    from oelm.costs.flops import model_flops
+    from oelm.costs.inspection import inspect_model
 
-    facts = inspect_gpt("demo", arm, **SMALL)
+    facts = inspect_model("demo", arm, **SMALL)
     model = build(arm, "learned")
     assert facts["total_parameters"] == sum(p.numel() for p in model.parameters())
     assert facts["flops_per_token"]["step"] == model_flops(model, sequence_length=40).step

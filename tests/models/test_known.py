@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 import oelm
 from oelm.cli.main import app
-from oelm.costs.inspection import inspect_model, model_flops
+from oelm.costs.flops import model_flops
+from oelm.costs.inspection import inspect_model
 from oelm.models.known import KNOWN, named_config
 
 

@@ -20,6 +20,8 @@ from oelm.bench.peers import PEERS
 from oelm.bench.ratios import FEWEST_ROUNDS
 from oelm.bench.steps import PRODUCTS
 from oelm.costs.estimate import Job, Machine, estimate
+from oelm.costs.inspection import costs_of
+from oelm.costs.memory import Memory
 from oelm.errors import OelmError
 
 STEPS = 2
@@ -34,21 +36,15 @@ def memory_of(arm: str, shape: Shape, **options: Any) -> dict[str, float | None]
     """Measured peak bytes of an arm's step, and the predicted ones where there is a formula: for our own methods."""
     ours = arm not in PEERS and arm != PRODUCTS
     return {
-        "predicted_bytes": predicted_memory(arm, shape)["peak_bytes"] if ours else None,
+        "predicted_bytes": predicted_memory(arm, shape).peak_bytes if ours else None,
         "measured_bytes": measured_memory(arm, shape, **options),
     }
 
 
-def predicted_memory(arm: str, shape: Shape, checkpointing: bool = False) -> dict[str, Any]:
-    from oelm.costs.inspection import inspect_gpt
-
-    given: dict[str, Any] = {
-        "vocab_size": shape.vocab,
-        "dropout": shape.dropout,
-        "max_seq_len": shape.model().max_seq_len,
-    }
-    facts = inspect_gpt(shape.size, arm, batch_size=shape.batch, gradient_checkpointing=checkpointing, **given)
-    return facts["training_memory"]
+def predicted_memory(arm: str, shape: Shape, checkpointing: bool = False) -> Memory:
+    costs = costs_of(shape.model(), arm, batch_size=shape.batch, gradient_checkpointing=checkpointing)
+    assert costs.memory is not None  # our GPT has a formula
+    return costs.memory
 
 
 def measured_memory(arm: str, shape: Shape, **options: Any) -> float:

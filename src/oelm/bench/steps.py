@@ -18,7 +18,8 @@ from oelm.bench.names import PRODUCTS as PRODUCTS
 from oelm.bench.names import arm_name as arm_name
 from oelm.bench.peers import PEERS
 from oelm.bench.ratios import Step
-from oelm.costs.inspection import model_flops
+from oelm.costs.flops import model_flops
+from oelm.costs.inspection import costs_of
 from oelm.data.tokens import TokenData
 from oelm.freezing.apply import freeze
 from oelm.freezing.methods import method
@@ -59,14 +60,13 @@ def build_arm(
     torch.manual_seed(0)
     timer = StepTimer(device, WARMUP)
     if name == PRODUCTS:
-        with torch.device("meta"):
-            twin = GPT(config)  # its FLOPs are those of the products; it has no weights that anybody would count
         passes = products(config, settings.batch_size, length, device)
-        return TimedArm(_products_step(*passes, timer), timer, nn.Module(), _flops("baseline", twin, config, length))
-    if name not in PEERS:
-        config = config.with_architecture(method(name).architecture)
-    model = (PEERS[name].build(config) if name in PEERS else GPT(config)).to(device)
-    if name not in PEERS:
+        flops = flops_per_token("baseline", config, length)  # these are its products
+        return TimedArm(_products_step(*passes, timer), timer, nn.Module(), flops)
+    if name in PEERS:
+        model: nn.Module = PEERS[name].build(config).to(device)
+    else:
+        model = GPT(config.with_architecture(method(name).architecture)).to(device)
         freeze(model, name)
     if checkpointing:
         with_checkpointing(getattr(model, "model", model))
@@ -75,7 +75,7 @@ def build_arm(
     take_step = TrainingStep(random_text(config.vocab_size, length, settings, device), settings, device, timer)
     called, numbers = cast(nn.Module, torch.compile(model)) if compiled else model, itertools.count(1)
     step = lambda: take_step(called, optimizer, next(numbers))[0]  # noqa: E731
-    return TimedArm(step, timer, model, _flops(name, model, config, length))
+    return TimedArm(step, timer, model, flops_per_token(name, config, length, checkpointing))
 
 
 def _products_step(forward: Callable[[], None], backward: Callable[[], None], timer: StepTimer) -> Step:
@@ -98,10 +98,10 @@ def random_text(vocab_size: int, length: int, settings: TrainingSection, device:
     return LanguageModelling(data, settings, length=length, seed=0, device=device)
 
 
-def _flops(name: str, model: nn.Module, config: GPTConfig, length: int) -> int:
+def flops_per_token(name: str, config: GPTConfig, length: int, checkpointing: bool = False) -> int:
+    """Matmul FLOPs of a step, counted without memory: of a method, as everywhere; of a peer, on a twin of it."""
     if name not in PEERS:
-        return model_flops(model, sequence_length=length, causal=True).step
-    # On a twin without memory: counting splits GPT-2's fused projection, and it would no longer be GPT-2.
-    with torch.device("meta"):
+        return costs_of(config, name, sequence_length=length, gradient_checkpointing=checkpointing).flops.step
+    with torch.device("meta"):  # counting splits GPT-2's fused projection: the peer itself stays as it was built
         twin = PEERS[name].counted(config)
     return model_flops(twin, sequence_length=length).step

@@ -96,7 +96,9 @@ def _print(facts: dict[str, Any]) -> None:
         ("frozen", "frozen_parameters"),
         ("train", "trainable_parameters"),
     ):
-        console.print(f"  {label:<10} {facts[key]:>16,} parameters")
+        free = facts["projections_without_weights"] if label == "frozen" else 0
+        note = f"; {free} projections have no weights" if free else ""
+        console.print(f"  {label:<10} {facts[key]:>16,} parameters{note}")
     console.print(f"  {'checkpoint':<10} {facts['checkpoint_bytes']:>16,} bytes (weights + two moments of what trains)")
     if "training_memory" in facts:
         console.print(_memory_line(facts["training_memory"]))
@@ -128,8 +130,8 @@ def _memory_line(memory: dict[str, Any]) -> str:
         f"{name.replace('_', ' ')} {memory[name] / 1e6:,.0f}"
         for name in ("weights", "optimizer", "gradients", "activations", "loss_chunks")
     )
-    step = f"{memory['batch_size']} × {memory['sequence_length']} tokens"
+    step = f"{memory['batch_size']} × {memory['sequence_length']} tokens (CPU, {memory['precision']})"
     return (
-        f"  {'memory':<10} {memory['peak_bytes']:>16,} bytes at the peak of a step of {step} (CPU, fp32)\n"
+        f"  {'memory':<10} {memory['peak_bytes']:>16,} bytes at the peak of a step of {step}\n"
         f"  {'of that, MB':<10} {parts} (not all at once)"
     )

@@ -1,173 +1,183 @@
-"""What a model and a method amount to, without allocating anything: parameters, checkpoint size, matmul FLOPs.
+"""What a model and a method amount to, counted on the real model without allocating it. One record, read by all.
 
->>> facts = inspect_model("medium-512", "oelm_freeze")
->>> facts["total_parameters"], facts["frozen_parameters"]
+`oelm inspect`, the dry run, `oelm estimate` and `oelm bench` ask `costs_of` and nothing else:
+
+>>> costs = costs_of("medium-512", "oelm_freeze")
+>>> costs.total_parameters, costs.frozen_parameters
 (44896768, 3145728)
 """
 
-import re
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from oelm.costs.flops import Flops, Matmul, attention_flops, count
-from oelm.costs.memory import training_memory
+from oelm.costs.flops import Flops, model_flops
+from oelm.costs.memory import Blocks, Memory, Step, training_memory
 from oelm.errors import OelmError
 from oelm.freezing.apply import freeze
 from oelm.freezing.methods import Method, method
-from oelm.freezing.projections import CONFIG_KEY, Projection, replaced
+from oelm.freezing.projections import CONFIG_KEY
 from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import USUAL_STEPS, picture, trained_shares
-from oelm.freezing.sites import attention_sites
-from oelm.models.gpt import GPT, SIZES, GPTConfig
+from oelm.freezing.sites import place
+from oelm.models.gpt import GPT
+from oelm.models.shape import SIZES, GPTConfig
 from oelm.runs import checkpoint_bytes
 
 TASK_LENGTH = 128
 """Tokens per text in the study's classification experiments."""
-
-
 BATCH_SIZE = 8
 """Sequences per step that memory is predicted for, as in the trainer."""
 
 
-def inspect_model(
-    name: str,
-    method_name: str | Method,
+def _large(d_model: int, num_layers: int, num_heads: int, max_seq_len: int = 2048) -> GPTConfig:
+    shape = GPTConfig(d_model=d_model, num_layers=num_layers, num_heads=num_heads, d_ff=4 * d_model)
+    return replace(shape, max_seq_len=max_seq_len, dropout=0.0)
+
+
+ALL_SIZES: dict[str, GPTConfig] = {
+    **SIZES,
+    "1b": _large(2048, 24, 16),
+    "3b": _large(2560, 32, 32),
+    "7b": _large(4096, 32, 32),
+    "13b": _large(5120, 40, 40),
+    "70b": _large(8192, 80, 64, max_seq_len=4096),
+}
+"""Our own sizes, and the usual widths and depths of larger decoders, which are counted only."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """One model under one method: parameters, FLOPs per token, and the memory of a training step."""
+
+    model: str
+    method: str
+    config: dict[str, Any]
+    sequence_length: int
+    batch_size: int
+    total_parameters: int
+    frozen_parameters: int
+    trainable_parameters: int
+    most_trainable_parameters: int
+    """At the step of a run at which the most trains."""
+    adapters_parameters: int
+    projections_without_weights: int
+    """Queries and keys that are fixed maps of the stream: nothing there to train or to freeze."""
+    block_parameters: int
+    """Of the largest block."""
+    flops: Flops
+    memory: Memory | None
+    """None where there is no formula: decoders and encoder–decoders that are not ours."""
+    training: list[tuple[str, str]]
+    """What trains when over a run, as `oelm inspect` draws it."""
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return checkpoint_bytes(self.total_parameters, self.most_trainable_parameters)
+
+    @property
+    def step_flops(self) -> int:
+        """Of a step's one micro-batch."""
+        return self.flops.step * self.batch_size * self.sequence_length
+
+
+def costs_of(
+    model: str | GPTConfig,
+    method_name: str | Mapping[str, Any] | Method = "baseline",
     *,
     labels: int | None = None,
     sequence_length: int | None = None,
     batch_size: int = BATCH_SIZE,
+    precision: str = "fp32",
+    accumulates: bool = False,
     gradient_checkpointing: bool = False,
+    cpu: bool = True,
     max_steps: int = USUAL_STEPS,
     **overrides: Any,
-) -> dict[str, Any]:
-    """Facts about one of our GPT sizes, a published model or a model folder; `labels` gives it a classifier's head.
+) -> Costs:
+    """Count one of our sizes or shapes, a published model or a model folder; `labels` gives it a classifier's head.
 
-    `max_steps` is how long a run would be, for methods that change on the way. Peak memory is predicted for our GPT as
-    a language model only.
+    `max_steps` is how long a run would be, for methods that change on the way; `accumulates` and `cpu` are those of
+    `oelm.costs.memory.Step`.
     """
-    if name in SIZES and labels is None:
-        return inspect_gpt(
-            name,
-            method_name,
-            sequence_length=sequence_length,
-            batch_size=batch_size,
-            gradient_checkpointing=gradient_checkpointing,
-            max_steps=max_steps,
-            **overrides,
-        )
-    from oelm.models.known import named_config
+    chosen = method(method_name)
+    config, build, length = _buildable(model, chosen, labels, overrides)
+    length = sequence_length or length
+    with torch.device("meta"), _NothingDrawn():
+        built = build()
+    report = freeze(built, chosen)
+    flops = model_flops(built, sequence_length=length, shares=trained_shares(report, max_steps))
+    step = Step(batch_size, length, precision, gradient_checkpointing, accumulates, cpu)
+    return Costs(
+        model=model if isinstance(model, str) else "GPT",
+        method=chosen.name,
+        config=vars(config) if isinstance(config, GPTConfig) else config.to_diff_dict(),
+        sequence_length=length,
+        batch_size=batch_size,
+        total_parameters=report.total_parameters,
+        frozen_parameters=report.frozen_parameters,
+        trainable_parameters=report.trainable_parameters,
+        most_trainable_parameters=report.most_trainable_parameters,
+        adapters_parameters=sum(site.adapters_parameters for site in report.sites),
+        projections_without_weights=sum(site.projection != "dense" for site in report.sites),
+        block_parameters=_largest_block(built),
+        flops=flops.with_checkpointing() if gradient_checkpointing else flops,
+        memory=_memory(config, labels, step, report),
+        training=picture(report, max_steps),
+    )
 
-    if name in SIZES:
+
+class _NothingDrawn(TorchFunctionMode):
+    """Weights without memory have no values to draw, which takes most of the time of building a large model."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return {**(kwargs or {}), **({"tensor": args[0]} if args else {})}["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def inspect_model(name: str | GPTConfig, method_name: str | Mapping[str, Any] | Method, **how: Any) -> dict[str, Any]:
+    """The record of `costs_of` as plain data, beside what the same model computes under `baseline`."""
+    own, base = costs_of(name, method_name, **how), costs_of(name, "baseline", **how)
+    facts = {key: value for key, value in vars(own).items() if key not in ("flops", "memory", "training")}
+    memory = {} if own.memory is None else {"training_memory": asdict(own.memory)}
+    return {
+        **facts,
+        "frozen_share": own.frozen_parameters / own.total_parameters,
+        "checkpoint_bytes": own.checkpoint_bytes,
+        "flops_per_token": own.flops.to_dict(),
+        "step_flops_vs_baseline": own.flops.step / base.flops.step,
+        "block_flops_vs_baseline": own.flops.blocks / base.flops.blocks,
+        "training": [{"what": what, "when": line} for what, line in own.training],
+        **memory,
+    }
+
+
+def _buildable(
+    model: str | GPTConfig, chosen: Method, labels: int | None, overrides: Mapping[str, Any]
+) -> tuple[Any, Callable[[], nn.Module], int]:
+    """The configuration, what builds a model from it, and the usual length of its input."""
+    if isinstance(model, str) and model in ALL_SIZES:
+        model = GPTConfig.from_dict({**vars(ALL_SIZES[model]), **overrides})
+    elif overrides:
+        raise OelmError(f"{', '.join(overrides)} can be changed only in our own sizes ({', '.join(ALL_SIZES)})")
+    if isinstance(model, GPTConfig):
+        shape = model.with_architecture(chosen.architecture)
+        if labels is None:
+            return shape, lambda: GPT(shape), shape.max_seq_len
         from oelm.models.huggingface import GPTForSequenceClassification, HFGPTConfig
 
-        plain = GPTConfig.of_size(name, **overrides)
+        classifier: Any = HFGPTConfig(**vars(shape), num_labels=labels)
+        return shape, lambda: GPTForSequenceClassification(classifier), min(TASK_LENGTH, shape.max_seq_len)
+    from oelm.models.known import named_config
 
-        def classifier(architecture: Mapping[str, Any]) -> nn.Module:
-            shape = plain.with_architecture(architecture)
-            return GPTForSequenceClassification(HFGPTConfig(**vars(shape), num_labels=labels))
-
-        length = sequence_length or min(TASK_LENGTH, plain.max_seq_len)
-        shape = plain.with_architecture(method(method_name).architecture)
-        return _facts(name, vars(shape), method_name, classifier, length, max_steps)
-    if overrides:
-        raise OelmError(f"{', '.join(overrides)} can be changed only in our own sizes ({', '.join(SIZES)})")
-    config, model_class = named_config(name, labels)
+    config, model_class = named_config(model, labels)
     vars(config).pop(CONFIG_KEY, None)  # a folder gives the shape; what stands in it is the method's to say
-    length = sequence_length or _usual_length(config, labels)
-    return _facts(
-        name, config.to_diff_dict(), method_name, lambda _: model_class.from_config(config), length, max_steps
-    )
-
-
-def inspect_gpt(
-    size: str,
-    method_name: str | Method,
-    *,
-    sequence_length: int | None = None,
-    batch_size: int = BATCH_SIZE,
-    gradient_checkpointing: bool = False,
-    max_steps: int = USUAL_STEPS,
-    **overrides: Any,
-) -> dict[str, Any]:
-    """Facts about our GPT of a named size under a method, beside the same model under `baseline`."""
-    plain = GPTConfig.of_size(size, **overrides)
-    config = plain.with_architecture(method(method_name).architecture)
-    length = sequence_length or config.max_seq_len
-    facts = _facts(
-        size, vars(config), method_name, lambda changes: GPT(plain.with_architecture(changes)), length, max_steps
-    )
-    memory = training_memory(
-        config,
-        parameters=facts["total_parameters"],
-        trainable=facts["most_trainable_parameters"],
-        batch=batch_size,
-        length=length,
-        checkpointing=gradient_checkpointing,
-    )
-    return {**facts, "training_memory": memory}
-
-
-def model_flops(
-    model: nn.Module,
-    *,
-    sequence_length: int,
-    causal: bool | None = None,
-    shares: Mapping[str, float] | None = None,
-) -> Flops:
-    """Matmul FLOPs per token of a model as it is frozen now, or over a run in which a weight trains only at times.
-
-    An encoder–decoder is counted as if both sides read `sequence_length` tokens. A classifier's head works once per
-    sequence, so a token bears its share of it. `causal` is asked of the attention modules unless given.
-    """
-    sites = attention_sites(model)
-    qk = {site.path for site in sites}
-    classifier = "Classification" in type(model).__name__
-    matmuls = []
-    for path, module in model.named_modules():
-        if not (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"):
-            continue
-        weight: torch.Tensor = module.weight
-        group = _group(path, qk)
-        share = sequence_length if group == "head" and (classifier or "pooler" in path) else 1
-        trained = (shares or {}).get(path.removesuffix(".base"), weight.requires_grad)
-        matmuls.append(Matmul(group, round(weight.numel() / share), trained=trained))
-    for _, module in replaced(model):
-        for parameter in module.learned.values() if isinstance(module, Projection) else ():
-            if parameter.ndim > 1:  # gains, scales and shifts are no products
-                matmuls.append(Matmul("qk", parameter.numel(), trained=parameter.requires_grad))
-    gpt = getattr(model, "gpt", model)
-    if isinstance(gpt, GPT) and not classifier:  # it reads its logits off the embedding matrix
-        head = gpt.embedding.weight
-        matmuls.append(Matmul("head", head.numel(), trained=head.requires_grad))
-    ours: list[Any] = [module for module in model.modules() if hasattr(module, "attention_flops")]
-    attention = sum(module.attention_flops(sequence_length) for module in ours)
-    for site in (site for site in sites if site.role == "query" and not ours):
-        width = int(site.module(model).out_features)  # type: ignore[arg-type]
-        looks_back = _is_causal(model, site.path) if causal is None else causal
-        attention += attention_flops(width, sequence_length, looks_back)
-    return count(matmuls, attention)
-
-
-def _group(path: str, qk: set[str]) -> str:
-    """By name: what is in no numbered layer comes before all of them (embeddings) or after (heads)."""
-    if path in qk or path.removesuffix(".base") in qk:
-        return "qk"
-    if not re.search(r"\.\d+\.", f".{path}."):
-        return "ffn" if "embed" in path else "head"
-    return "vo" if re.search(r"attention|attn", path, re.IGNORECASE) else "ffn"
-
-
-def _is_causal(model: nn.Module, path: str) -> bool:
-    """As the nearest module around a projection says that says anything."""
-    while path:
-        path = path.rpartition(".")[0]
-        says = getattr(model.get_submodule(path), "is_causal", None)
-        if isinstance(says, bool):
-            return says
-    return False
+    return config, lambda: model_class.from_config(config), _usual_length(config, labels)
 
 
 def _usual_length(config: Any, labels: int | None) -> int:
@@ -177,39 +187,34 @@ def _usual_length(config: Any, labels: int | None) -> int:
     return min(TASK_LENGTH, longest) if labels else longest
 
 
-def _facts(
-    name: str,
-    config: dict[str, Any],
-    method_name: str | Method,
-    build: Callable[[Mapping[str, Any]], nn.Module],
-    length: int,
-    max_steps: int,
-) -> dict[str, Any]:
-    report, flops = _count(build, method_name, length, max_steps)
-    _, baseline = _count(build, "baseline", length, max_steps)
-    return {
-        "model": name,
-        "config": config,
-        "sequence_length": length,
-        "method": method(method_name).name,
-        "total_parameters": report.total_parameters,
-        "frozen_parameters": report.frozen_parameters,
-        "trainable_parameters": report.trainable_parameters,
-        "frozen_share": report.frozen_parameters / report.total_parameters,
-        "most_trainable_parameters": report.most_trainable_parameters,
-        "checkpoint_bytes": checkpoint_bytes(report.total_parameters, report.most_trainable_parameters),
-        "flops_per_token": flops.to_dict(),
-        "step_flops_vs_baseline": flops.step / baseline.step,
-        "block_flops_vs_baseline": flops.blocks / baseline.blocks,
-        "adapters_parameters": sum(site.adapters_parameters for site in report.sites),
-        "training": [{"what": what, "when": line} for what, line in picture(report, max_steps)],
-    }
+def _largest_block(model: nn.Module) -> int:
+    sizes: dict[tuple[str, int | None], int] = {}
+    for name, parameter in model.named_parameters():
+        sizes[place(name)] = sizes.get(place(name), 0) + parameter.numel()
+    return max((size for (_, layer), size in sizes.items() if layer is not None), default=0)
 
 
-def _count(
-    build: Callable[[Mapping[str, Any]], nn.Module], method_name: str | Method, length: int, max_steps: int
-) -> tuple[FreezeReport, Flops]:
-    with torch.device("meta"):
-        model = build(method(method_name).architecture)
-    report = freeze(model, method_name)
-    return report, model_flops(model, sequence_length=length, shares=trained_shares(report, max_steps))
+def _memory(config: Any, labels: int | None, step: Step, report: FreezeReport) -> Memory | None:
+    blocks = _blocks(config, labels)
+    counts = {"parameters": report.total_parameters, "trainable": report.most_trainable_parameters}
+    return training_memory(blocks, step, **counts) if blocks else None
+
+
+def _blocks(config: Any, labels: int | None) -> Blocks | None:
+    """What is known of the memory of our GPT, and of encoders with a classifier's head."""
+    if isinstance(config, GPTConfig):
+        names = ("d_model", "num_layers", "num_heads", "d_ff", "vocab_size", "dropout", "ffn_dropout")
+        blocks = Blocks(
+            **{name: getattr(config, name) for name in names},
+            gated=config.ffn == "swiglu",
+            qk_width=config.num_heads * config.qk_head_dim,
+        )
+        return replace(blocks, vocab_size=0) if labels else blocks
+    from oelm.models.known import family
+
+    if labels is None or family(config) != "encoder" or hasattr(config, "patch_size"):
+        return None
+    dropout = getattr(config, "hidden_dropout_prob", getattr(config, "dropout", 0.0))
+    wide = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)  # DistilBERT's name
+    heads, layers = config.num_attention_heads, config.num_hidden_layers
+    return Blocks(config.hidden_size, layers, heads, wide, 0, dropout, ours=False) if wide else None

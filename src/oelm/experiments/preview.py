@@ -3,19 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from oelm.costs.shapes import Shape
+from oelm.costs.inspection import TASK_LENGTH, Costs, costs_of
 from oelm.data.tokenization import bpe_size
 from oelm.data.tokens import read_manifest
 from oelm.errors import OelmError
 from oelm.experiments.entries import DataRecipe, Experiment, read
 from oelm.experiments.plan import PlannedRun
-from oelm.freezing.methods import method
-from oelm.runs import RunFolder, checkpoint_bytes
+from oelm.runs import RunFolder
 
 GPT2_VOCABULARY = 50_257
-TASK_LENGTH = 128
-_VALUES_PER_TOKEN_AND_LAYER = 17
-"""Activations kept for the backward pass, in units of the width: attention without its score matrix, FFN, norms."""
+_COUNTED = {"bert-base-uncased": "bert-base", "all-MiniLM-L6-v2": "minilm-l6"}
+"""The catalog's encoders by the names of `oelm.models.known`."""
 
 
 def preview(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
@@ -23,82 +21,77 @@ def preview(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
 
     What cannot be known before the model is there is None.
     """
-    facts = _classifier(run, experiment) if experiment.task else _language_model(run, experiment)
-    total, frozen = facts["total_parameters"], facts["frozen_parameters"]
+    settings = run.config.training
+    costs = _classifier(run, experiment) if experiment.task else _language_model(run, experiment)
+    steps, passes = _task_length(run, experiment) if experiment.task else (settings.max_steps, None)
+    length = costs.sequence_length if costs else settings.sequence_length or TASK_LENGTH
+    tokens = steps * settings.accumulation * settings.batch_size * length
+    if experiment.data is not None:
+        corpus = corpus_tokens(run)
+        passes = tokens / corpus if corpus else None
     return {
         "experiment": experiment.name,
         "arm": "/".join(run.folder.parts[-2:]).removesuffix(f"-{run.seed}"),
         "run": str(run.folder),
         "finished": RunFolder(run.folder).result_file.is_file(),
-        **facts,
-        "trainable_parameters": total and total - frozen,
-        "checkpoint_bytes": total and checkpoint_bytes(total, total - frozen),
-    }
-
-
-def _language_model(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
-    """From the model itself, on the meta device."""
-    from oelm.costs.inspection import inspect_gpt
-
-    assert experiment.data is not None
-    settings, model = run.config.training, run.config.model
-    overrides = {"vocab_size": vocabulary(experiment.data), **model.overrides}
-    facts = inspect_gpt(model.size, run.config.method_name, **overrides)
-    shape = facts["config"]
-    length = settings.sequence_length or shape["max_seq_len"]
-    if length > shape["max_seq_len"]:
-        raise OelmError(f"sequence_length {length} exceeds the model's max_seq_len {shape['max_seq_len']}; lower it")
-    batch = settings.batch_size * length
-    tokens = settings.max_steps * settings.accumulation * batch
-    corpus = corpus_tokens(run)
-    return {
-        "total_parameters": facts["total_parameters"],
-        "frozen_parameters": facts["frozen_parameters"],
-        "steps": settings.max_steps,
+        "total_parameters": costs and costs.total_parameters,
+        "frozen_parameters": costs and costs.frozen_parameters,
+        "trainable_parameters": costs and costs.trainable_parameters,
+        "steps": steps,
         "tokens": tokens,
-        "passes_over_data": tokens / corpus if corpus else None,
-        "petaflops": facts["flops_per_token"]["step"] * tokens / 1e15,
-        "memory_bytes": memory_bytes(
-            facts["total_parameters"],
-            facts["trainable_parameters"],
-            batch * shape["num_layers"] * shape["d_model"],
-            batch * shape["vocab_size"],
-            settings.precision,
-        ),
+        "passes_over_data": passes,
+        "petaflops": costs and costs.flops.step * tokens / 1e15,
+        "memory_bytes": costs and costs.memory and costs.memory.peak_bytes,
+        "checkpoint_bytes": costs and costs.checkpoint_bytes,
     }
 
 
-def _classifier(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
-    """From the shape of an encoder that the catalog knows; of another one, the steps."""
+def _language_model(run: PlannedRun, experiment: Experiment) -> Costs:
+    assert experiment.data is not None
+    model = run.config.model
+    costs = costs_of(
+        model.size, run.config.method, vocab_size=vocabulary(experiment.data), **_how(run), **model.overrides
+    )
+    longest = costs.config["max_seq_len"]
+    if costs.sequence_length > longest:
+        raise OelmError(f"sequence_length {costs.sequence_length} exceeds the model's max_seq_len {longest}; lower it")
+    return costs
+
+
+def _classifier(run: PlannedRun, experiment: Experiment) -> Costs | None:
+    """Of an encoder that we know by name, or that lies in a folder; nothing is asked of the network."""
+    encoder = str(run.config.model.encoder)
+    known = encoder if (Path(encoder) / "config.json").is_file() else _COUNTED.get(encoder.rpartition("/")[2])
+    labels = read("facts")["datasets"][experiment.dataset]["labels"]
+    how = {"sequence_length": TASK_LENGTH, **_how(run)}
+    return costs_of(known, run.config.method, labels=labels, **how) if known else None
+
+
+def _task_length(run: PlannedRun, experiment: Experiment) -> tuple[int, float]:
+    """Steps of a classification run, and passes over its rows."""
     assert experiment.task is not None
     settings, dataset = run.config.training, read("facts")["datasets"][experiment.dataset]
-    known = read("facts")["models"].get(str(run.config.model.encoder).rpartition("/")[2])
-    length = settings.sequence_length or TASK_LENGTH
     batches = -(-(experiment.task.train_rows or dataset["train_rows"]) // settings.batch_size)
     steps = settings.max_steps or max(1, round((settings.epochs or 0) * batches / settings.accumulation))
-    tokens = steps * settings.accumulation * settings.batch_size * length
-    facts = {"steps": steps, "tokens": tokens, "passes_over_data": steps * settings.accumulation / batches}
-    if known is None:
-        unknown = ("total_parameters", "frozen_parameters", "petaflops", "memory_bytes")
-        return {**facts, **dict.fromkeys(unknown)}
-    shape = Shape(**{**known, "labels": dataset["labels"], "sequence_length": length})
-    chosen = method(run.config.method)
-    frozen = sum(part.frozen for part in (chosen.query, chosen.key)) * shape.qk_parameters // 2
-    layer_values = settings.batch_size * length * shape.layers * shape.width
+    return steps, steps * settings.accumulation / batches
+
+
+def _how(run: PlannedRun) -> dict[str, Any]:
+    """How a run trains, as far as it costs anything; on the device that it would take here."""
+    import torch
+
+    settings, runtime = run.config.training, run.config.runtime
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    device = {"auto": here}.get(runtime.device, runtime.device)
+    given = {"sequence_length": settings.sequence_length, "max_steps": settings.max_steps}
     return {
-        **facts,
-        "total_parameters": shape.parameters,
-        "frozen_parameters": frozen,
-        "petaflops": shape.flops(frozen=chosen.query.frozen and chosen.key.frozen).step * tokens / 1e15,
-        "memory_bytes": memory_bytes(shape.parameters, shape.parameters - frozen, layer_values, 0, settings.precision),
+        **{name: value for name, value in given.items() if value},
+        "batch_size": settings.batch_size,
+        "precision": settings.precision,
+        "accumulates": settings.accumulation > 1,
+        "gradient_checkpointing": runtime.gradient_checkpointing,
+        "cpu": device == "cpu" and settings.precision != "fp16",  # which needs a GPU
     }
-
-
-def memory_bytes(parameters: int, trained: int, layer_values: int, logits: int, precision: str) -> int:
-    """An estimate: weights, gradients and two moments in float32, and the activations of one micro-batch."""
-    size = 4 if precision == "fp32" else 2
-    activations = layer_values * _VALUES_PER_TOKEN_AND_LAYER * size
-    return 4 * (parameters + 3 * trained) + activations + logits * (size + 4 + 4)  # softmax in float32, its gradient
 
 
 def vocabulary(recipe: DataRecipe) -> int:

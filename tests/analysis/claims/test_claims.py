@@ -14,7 +14,6 @@ from oelm.analysis.claims.verdicts import VERDICTS, judge
 from oelm.analysis.compare.results import load_runs
 from oelm.cli.claims import evidence
 from oelm.cli.main import app
-from oelm.costs.shapes import Shape
 from oelm.errors import OelmError
 from oelm.experiments.entries import read
 from oelm.files import write_json
@@ -244,20 +243,15 @@ def test_runs_on_other_data_or_with_other_settings_are_no_evidence(known, tmp_pa
     assert verdict("gap-tinystories", found).ours is None
 
 
-def test_shapes_agree_with_the_models_themselves():
-    from oelm.costs.inspection import inspect_gpt
+@pytest.mark.parametrize("name", read("facts")["models"])
+def test_the_catalogs_models_are_as_inspect_counts_them(known, name):
+    from oelm.costs.inspection import costs_of
 
-    shape = Shape(**read("facts")["models"]["gpt-medium-512"])
-    facts = inspect_gpt("medium-512", "oelm_freeze")
-    assert (shape.parameters, shape.qk_parameters) == (facts["total_parameters"], facts["frozen_parameters"])
-    assert 1 - shape.saving_by_freezing == pytest.approx(facts["step_flops_vs_baseline"], abs=1e-9)
-
-    transformers = pytest.importorskip("transformers")
-    import torch
-
-    with torch.device("meta"):
-        bert = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=3))
-    assert Shape(**read("facts")["models"]["bert-base-uncased"]).parameters == bert.num_parameters()
+    facts = known.shape(name)
+    how = {"labels": facts.labels, "sequence_length": facts.sequence_length}
+    plain, frozen = (costs_of(facts.model, method, **how) for method in ("baseline", "oelm_freeze"))
+    assert (facts.parameters, facts.qk_parameters) == (plain.total_parameters, frozen.frozen_parameters)
+    assert (facts.step_flops, facts.frozen_step_flops) == (plain.flops.step, frozen.flops.step)
 
 
 def test_an_unknown_kind_of_claim_is_refused(known):

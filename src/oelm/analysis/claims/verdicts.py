@@ -13,7 +13,6 @@ from oelm.analysis.compare.arms import BASELINE, Arm
 from oelm.analysis.compare.comparison import differences
 from oelm.analysis.compare.results import Loaded
 from oelm.analysis.compare.statistics import Gap, paired_gap
-from oelm.costs.shapes import Shape
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import Method, method
 
@@ -53,6 +52,27 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class ModelFacts:
+    """A model of the original study, as `oelm inspect` counts it; kept in the catalog, so that no torch is needed."""
+
+    model: str
+    """Its name for `oelm inspect`."""
+    family: str
+    width: int
+    sequence_length: int
+    parameters: int
+    qk_parameters: int
+    step_flops: int
+    frozen_step_flops: int
+    labels: int | None = None
+
+    @property
+    def saving_by_freezing(self) -> float:
+        """The share of a training step's matmul FLOPs that frozen queries and keys save: an upper bound of the time."""
+        return 1 - self.frozen_step_flops / self.step_flops
+
+
+@dataclass(frozen=True)
 class Evidence:
     """All that a check may look at: the catalog as plain data, and our finished runs."""
 
@@ -88,10 +108,10 @@ class Evidence:
         rows = self.datasets[entry["dataset"]]["train_rows"]
         return round(training["epochs"] * math.ceil(rows / training["batch_size"]) / training.get("accumulation", 1))
 
-    def shape(self, model: str) -> Shape:
+    def shape(self, model: str) -> "ModelFacts":
         if model not in self.models:
             raise unknown("model", model, self.models)
-        return Shape(**self.models[model])
+        return ModelFacts(**self.models[model])
 
     def pairs(self, dataset: str, first: str, second: str = BASELINE) -> "list[Pair]":
         """Our arms of two methods, trained alike on a data set, those with most seeds first."""
