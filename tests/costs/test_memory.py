@@ -46,8 +46,9 @@ def live_bytes(arm: str, shape: Shape, **options: bool) -> int:
         ("baseline", Shape("demo", 4, 192, 2000, dropout=0.1), False),
         ("baseline", Shape("demo", 1, 64, 20_000), False),  # the vocabulary is everything
         ("baseline", Shape("demo", 8, 192, 500), True),
+        ("baseline+thin=4+swiglu", Shape("demo", 4, 192, 2000), False),
     ],
-    ids=["blocked", "frozen", "short", "dropout", "vocabulary", "checkpointing"],
+    ids=["blocked", "frozen", "short", "dropout", "vocabulary", "checkpointing", "architecture"],
 )
 def test_what_is_alive_is_what_the_formula_says(arm, shape, checkpointing):
     expected = live_bytes(arm, shape, checkpointing=checkpointing)

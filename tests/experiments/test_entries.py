@@ -101,7 +101,7 @@ def test_full_scale_builds_on_the_meta_device_with_its_steps_and_memory(name, ca
         share = 1 / 2 if method(run.config.method).ffn.frozen else 1 / 5  # FFN matrices are many
         assert facts["frozen_parameters"] < share * facts["total_parameters"]
         assert facts["tokens"] >= 400e6
-        assert 1e9 < facts["memory_bytes"] < 24e9  # it fits the study's 24 GB cards
+        assert facts["checkpoint_bytes"] < facts["memory_bytes"] < 24e9  # it fits the study's 24 GB cards
         print(f"{facts['arm']}: {facts['total_parameters']:,} parameters, {facts['memory_bytes'] / 2**30:.1f} GiB")
     if name in PUBLISHED:
         assert facts["total_parameters"] == 44_896_768

@@ -163,9 +163,8 @@ def _kept_by_blocks(blocks: Blocks, step: Step, size: Bytes) -> int:
 
 def _kept_by_block(blocks: Blocks, step: Step, size: Bytes) -> int:
     tokens, qk = step.batch * step.length, blocks.qk_width or blocks.d_model
-    numbers = (
-        4 * blocks.d_model + 2 * qk + (4 if blocks.gated else 2) * blocks.d_ff
-    )  # two normalised, values, joined heads; queries and keys
+    # Two normalised inputs, values and joined heads; queries and keys; the wide layer.
+    numbers = 4 * blocks.d_model + 2 * qk + (4 if blocks.gated else 2) * blocks.d_ff
     kept = tokens * (2 * size.stream * blocks.d_model + size.activation * numbers + 16)
     if blocks.dropout:
         kept += tokens * blocks.d_ff * blocks.ffn_dropout
