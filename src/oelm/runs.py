@@ -34,6 +34,8 @@ DIVERGED = "diverged"
 """Why a run failed: the loss was no longer a number. Any other reason says nothing of its settings."""
 DEAD = "dead"
 """Not a stored state: the status says running, but no process holds the folder."""
+UNREADABLE = "unreadable"
+"""Not a stored state either: the folder's files cannot be understood."""
 _EXECUTION = ("data", "runtime")
 """Sections of a config that may change where nothing else does: where the same data lie, and how a run is executed."""
 STEPS_OF_DATA = ("max_steps", "warmup_steps", "eval_every", "checkpoint_every")
@@ -185,10 +187,13 @@ class RunFolder:
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl: kind "train" or "validation", or all."""
-        return [row for row in _rows(self.metrics_file) if kind is None or row["kind"] == kind]
+        if kind is None:
+            return _rows(self.metrics_file)
+        content = self.metrics_file.read_bytes() if self.metrics_file.exists() else b""
+        return [row for row in parsed(lines_with(content, kind)) if row["kind"] == kind]
 
     def clock(self) -> list[dict[str, Any]]:
-        return list(_rows(self.clock_file))
+        return _rows(self.clock_file)
 
     # What training writes
 
@@ -252,10 +257,56 @@ def _owner(file: Path) -> dict[str, Any] | None:
         return None
 
 
+def facts_of(folder: RunFolder) -> dict[str, Any]:
+    """What there is to say about a run now, from its small files alone; what cannot be read becomes its state."""
+    try:
+        status, result = folder.status(), folder.result()
+        final, latest = (result or {}).get("final", {}), status.get("loss")
+        loss = final.get("loss") or (latest if latest is not None else _last_loss(folder.metrics_file))
+    except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return {"run": str(folder.path), "state": UNREADABLE, "error": str(error)}
+    return {
+        "run": str(folder.path),
+        "state": FINISHED if result else status["state"],
+        "step": (result or {}).get("steps") or status.get("step", 0),
+        "max_steps": status.get("max_steps"),
+        "loss": loss,
+        "perplexity": final.get("perplexity") or status.get("perplexity"),
+        "accuracy": final.get("accuracy") or status.get("accuracy"),
+        "tokens_per_second": status.get("tokens_per_second"),
+        "eta_seconds": status.get("eta_seconds") if status["state"] == RUNNING else None,
+        "device": status.get("device"),
+        "heartbeat": status.get("heartbeat"),
+        "pid": status.get("pid"),
+        "host": status.get("host"),
+        "error": status.get("error"),
+    }
+
+
+def _last_loss(metrics_file: Path) -> float | None:
+    """The last training loss, read from the end: a long run has many rows."""
+    if not metrics_file.is_file():
+        return None
+    with metrics_file.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 65_536))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        with suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and row.get("kind") == "train" and "loss" in row:
+                return row["loss"]
+    return None
+
+
 def find_runs(root: str | Path) -> list[RunFolder]:
     """All run folders at or below `root`, by name; what lies in a run (a tracker's files) is none."""
-    found = {file.parent for file in find_files(root, "config.yaml")}
-    return [RunFolder(path) for path in sorted(found) if found.isdisjoint(path.parents)]
+    found = []
+    for path, folders, files in os.walk(root):
+        if "config.yaml" in files:
+            found.append(Path(path))
+            folders.clear()
+        folders[:] = [name for name in folders if name != "checkpoints"]
+    return [RunFolder(path) for path in sorted(found)]
 
 
 def find_files(root: str | Path, name: str) -> list[Path]:
@@ -305,6 +356,36 @@ def _learnt_from_data(key: str, section: dict[str, Any]) -> bool:
     return key == "data.fingerprint" or (steps and section.get("epochs") is not None)
 
 
+def lines_with(content: bytes, word: str) -> bytes:
+    """The lines in which this JSON string stands, found without parsing any: few rows of many are validations.
+
+    >>> lines_with(b'{"kind": "train"}\\n{"kind": "validation"}\\n', "validation")
+    b'{"kind": "validation"}\\n'
+    """
+    mark, found = json.dumps(word).encode(), []
+    place = content.find(mark)
+    while place >= 0:
+        start, end = content.rfind(b"\n", 0, place) + 1, content.find(b"\n", place)
+        end = len(content) if end < 0 else end + 1
+        found.append(content[start:end])
+        place = content.find(mark, end)
+    return b"".join(found)
+
+
+def parsed(lines: bytes) -> list[Any]:
+    """Rows of JSON, until the first that is torn."""
+    rows = lines.splitlines()
+    with suppress(ValueError, RecursionError):  # all at once, which is fast
+        return json.loads(b"[" + b",".join(rows) + b"]")
+    found = []
+    for row in rows:
+        try:
+            found.append(json.loads(row))
+        except (ValueError, RecursionError):
+            break
+    return found
+
+
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row) + "\n"
 
@@ -314,12 +395,6 @@ def _append(file: Path, row: dict[str, Any]) -> None:
         handle.write(_line(row))
 
 
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
+def _rows(file: Path) -> list[dict[str, Any]]:
     """Every complete row; a torn last line (the process was killed while writing) is no row."""
-    if not file.exists():
-        return
-    for line in file.read_text().splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            return
+    return parsed(file.read_bytes()) if file.exists() else []

@@ -9,38 +9,8 @@ from oelm.cli.progress import below_common
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from oelm.runs import RunFolder
-
 _BARS = "▁▂▃▄▅▆▇█"
 _COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "dead": "red", "interrupted": "yellow"}
-
-
-def facts_of(folder: "RunFolder") -> dict[str, Any]:
-    """What there is to say about a run now; what cannot be read becomes its state."""
-    from oelm.errors import OelmError
-
-    try:
-        status, result = folder.status(), folder.result()
-        final = (result or {}).get("final", {})
-        trained = [row for row in folder.metrics("train") if "loss" in row]
-    except (OelmError, KeyError, TypeError, AttributeError) as error:
-        return {"run": str(folder.path), "state": "unreadable", "error": str(error)}
-    return {
-        "run": str(folder.path),
-        "state": "finished" if result else status["state"],
-        "step": (result or {}).get("steps") or status.get("step", 0),
-        "max_steps": status.get("max_steps"),
-        "loss": final.get("loss") or (trained[-1]["loss"] if trained else None),
-        "perplexity": final.get("perplexity") or status.get("perplexity"),
-        "accuracy": final.get("accuracy") or status.get("accuracy"),
-        "tokens_per_second": status.get("tokens_per_second"),
-        "eta_seconds": status.get("eta_seconds") if status["state"] == "running" else None,
-        "device": status.get("device"),
-        "heartbeat": status.get("heartbeat"),
-        "pid": status.get("pid"),
-        "host": status.get("host"),
-        "error": status.get("error"),
-    }
 
 
 def sparkline(values: Sequence[float], width: int = 16) -> str:

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from oelm.analysis.claims.verdicts import Evidence, Verdict
+    from oelm.analysis.compare.results import Loaded
 
 _COLOURS = {"impossible": "red", "inconsistent": "yellow", "not reproduced": "yellow", "not tested": "dim"}
 
@@ -22,13 +23,15 @@ def claims(
     """Check the original study's claims by arithmetic, and by measured runs: those that came with oelm, or yours."""
     from oelm.analysis.claims.checks import CHECKS
     from oelm.analysis.claims.verdicts import judge
+    from oelm.analysis.compare.results import load_runs
+    from oelm.analysis.evidence.records import shipped
     from oelm.errors import OelmError
     from oelm.experiments.entries import read
 
     for path in runs or []:
         if not path.exists():
             raise OelmError(f"{path} does not exist; give folders with runs, or none for those that came with oelm")
-    known = evidence(runs)
+    known = evidence(shipped() if runs is None else load_runs(runs) if runs else None)
     for skipped in known.loaded.skipped if known.loaded and runs else []:
         typer.echo(f"left out: {skipped.path}: {skipped.reason}", err=True)
     verdicts = judge(read("claims")["claims"], known, CHECKS)
@@ -38,11 +41,9 @@ def claims(
     _print(verdicts)
 
 
-def evidence(runs: list[Path] | None) -> "Evidence":
-    """The catalog as plain data, and the finished runs of these folders; None: those that came with the package."""
+def evidence(loaded: "Loaded | None") -> "Evidence":
+    """The catalog as plain data, and the finished runs."""
     from oelm.analysis.claims.verdicts import Evidence
-    from oelm.analysis.compare.results import load_runs
-    from oelm.analysis.evidence.records import shipped
     from oelm.experiments.entries import catalog, experiment, read, suites
 
     corpora = read("scales")["mini"]["corpora"]
@@ -55,7 +56,7 @@ def evidence(runs: list[Path] | None) -> "Evidence":
         models=read("facts")["models"],
         datasets=read("facts")["datasets"],
         stand_ins={name: change["corpus"] for name, change in corpora.items() if "corpus" in change},
-        loaded=shipped() if runs is None else load_runs(runs) if runs else None,
+        loaded=loaded,
     )
 
 

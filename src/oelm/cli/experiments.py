@@ -56,10 +56,9 @@ def _figures(published: "Published | None") -> dict[str, Any] | None:
 
 def _runs(root: Path, scale: str) -> dict[str, list[dict[str, Any]]]:
     """The runs that are there, by experiment."""
-    from oelm.cli.board import facts_of
     from oelm.experiments.entries import catalog
     from oelm.experiments.suite import runs_of
-    from oelm.runs import RunFolder
+    from oelm.runs import RunFolder, facts_of
 
     found: dict[str, list[dict[str, Any]]] = {}
     for run in runs_of(catalog(), root, scale) if root.is_dir() else []:

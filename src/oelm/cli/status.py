@@ -21,7 +21,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """One line per run: state, step, loss, score, speed, time left. A dead process is shown as dead."""
-    from oelm.cli.board import facts_of
+    from oelm.runs import facts_of
 
     rows = [facts_of(folder) for folder in _runs(paths)]
     if as_json:
@@ -138,7 +138,8 @@ def _summary(rows: list[dict[str, Any]]) -> str:
 def _picture(paths: list[Path] | None) -> Any:
     from rich.console import Group
 
-    from oelm.cli.board import facts_of, runs_table, sparkline
+    from oelm.cli.board import runs_table, sparkline
+    from oelm.runs import facts_of
 
     folders = _runs(paths)
     rows = [facts_of(folder) for folder in folders]

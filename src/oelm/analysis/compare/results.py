@@ -13,7 +13,7 @@ from typing import Any
 
 from oelm.analysis.compare.arms import Arm, Comparison, Note, Rates, Run, is_number, printable
 from oelm.analysis.compare.comparison import FAILED as NO_SCORE
-from oelm.analysis.compare.comparison import group_into_comparisons
+from oelm.analysis.compare.comparison import group_into_comparisons, place_of
 from oelm.analysis.compare.times import StepTime, checked, step_time
 from oelm.errors import OelmError
 from oelm.runs import DEAD, FINISHED, RunFolder, find_files, find_runs
@@ -57,6 +57,14 @@ class Loaded:
     def arms(self) -> list[Arm]:
         return [arm for comparison in self.comparisons for arm in comparison.arms]
 
+    def only(self, comparison: Comparison) -> "Loaded":
+        """One of these comparisons alone, with the unfinished runs that would belong to it."""
+        place = place_of(comparison.runs[0])
+        waiting = [run for run in self.incomplete if place_of(run) == place]
+        one = replace(self, runs=[*comparison.runs, *waiting])
+        one.__dict__["comparisons"] = [comparison]  # as it is here: its names depend on what else there is
+        return one
+
     def step_time(self, arm: Arm) -> StepTime | None:
         return step_time(arm)
 
@@ -73,21 +81,25 @@ def compare(runs: "str | Path | Iterable[str | Path] | Loaded") -> list[Comparis
 def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
     """Read run folders, and all run folders below other folders."""
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    runs: dict[Path, Run] = {}
-    skipped: list[Skipped] = []
-    beside: dict[Path, None] = {}
+    folders: dict[Path, RunFolder] = {}
+    missing: list[Run | Skipped] = []
     for path in map(Path, given):
-        folders = _run_folders(path)
-        if not folders:
-            skipped.append(Skipped(path, Note("skip_no_run" if path.exists() else "skip_missing")))
-        for folder in folders:
-            beside[folder.path.resolve().parent] = None
-            try:
-                runs.setdefault(folder.path.resolve(), _read(folder))
-            except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                skipped.append(Skipped(folder.path, Note("skip_unreadable", {"error": _one_line(error)})))
+        found = _run_folders(path)
+        if not found:
+            missing.append(Skipped(path, Note("skip_no_run" if path.exists() else "skip_missing")))
+        for folder in found:
+            folders.setdefault(folder.path.resolve(), folder)
+    read = [read_run(folder) for folder in folders.values()]
+    return gather([*missing, *read], dict.fromkeys(path.parent for path in folders))
+
+
+def gather(found: Iterable[Run | Skipped], beside: Iterable[Path]) -> Loaded:
+    """What was read, with what lies beside it in these folders, ready to be compared."""
+    found = list(found)
+    skipped = [one for one in found if isinstance(one, Skipped)]
     step_times, samples, sweeps, questions = _read_beside(beside, skipped)
-    timed = [replace(run, measured=step_times.get(path.parent, ())) for path, run in runs.items()]
+    runs = [one for one in found if isinstance(one, Run)]
+    timed = [replace(run, measured=step_times.get(run.folder.path.resolve().parent, ())) for run in runs]
     kept, repeated = _one_per_seed(_named(timed))
     return Loaded(kept, skipped + repeated, samples, sweeps, questions)
 
@@ -110,6 +122,14 @@ def _run_folders(path: Path) -> list[RunFolder]:
     for trace in ("status.json", "result.json"):
         found |= {file.parent for file in find_files(path, trace)}
     return [RunFolder(folder) for folder in sorted(found)]
+
+
+def read_run(folder: RunFolder) -> Run | Skipped:
+    """One run, or why it cannot be read."""
+    try:
+        return _read(folder)
+    except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Skipped(folder.path, Note("skip_unreadable", {"error": _one_line(error)}))
 
 
 def _read(folder: RunFolder) -> Run:
