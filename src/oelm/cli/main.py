@@ -12,6 +12,7 @@ from oelm.cli import (
     bench,
     claims,
     compare,
+    dashboard,
     data,
     demo,
     doctor,
@@ -50,6 +51,7 @@ app.command("experiments")(experiments.experiments)
 app.command("run")(run.run)
 app.command("status")(status.status)
 app.command("watch")(status.watch)
+app.command("dashboard")(dashboard.dashboard)
 app.command("logs")(status.logs)
 app.command("stop")(status.stop)
 app.command("generate")(generate.generate)

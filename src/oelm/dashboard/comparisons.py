@@ -1,0 +1,277 @@
+"""Compare: the comparisons, tables and sentences of `oelm report` over the runs of the board, and curves to draw.
+
+A *scope* says which runs: "" is all, "in:FOLDER" those of an experiment, "runs:ID,ID" some of them.
+"""
+
+import csv
+import hashlib
+import io
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oelm.analysis.compare.arms import Comparison, Run
+from oelm.analysis.compare.record import ArmRecord, Opponent, gap_of
+from oelm.analysis.compare.results import Loaded, Skipped, gather, read_run
+from oelm.analysis.compare.statistics import METRICS, paired_t
+from oelm.analysis.report.notes import notes
+from oelm.analysis.report.rendering import Table
+from oelm.analysis.report.tables import summary_table
+from oelm.analysis.report.texts import texts
+from oelm.analysis.report.words import data_line, verdict_lines
+from oelm.dashboard.board import Board
+from oelm.dashboard.plain import MEGABYTE, require_plain_file
+from oelm.dashboard.run_page import line
+from oelm.dashboard.series import Series, smooth
+from oelm.errors import OelmError
+from oelm.runs import RunFolder
+
+MOST_SCOPES = 32
+BESIDE = ("step_time.json", "samples.json", "sweep.json")
+_FACTS = ("loss", "bits_per_byte", "training_seconds", "median_step_time", "peak_memory_bytes")
+"""Numbers of results that every seed has its own of: their mean has an interval."""
+_COSTS = ("flops_ratio", "parameters", "trainable", "frozen", "checkpoint_bytes", "optimizer_bytes")
+
+
+@dataclass(frozen=True)
+class _View:
+    """What there is to compare in a scope."""
+
+    loaded: Loaded
+    ids: dict[Path, str]
+
+    @cached_property
+    def parts(self) -> dict[str, Loaded]:
+        """Every comparison alone, by id."""
+        return {_comparison_id(comparison): self.loaded.only(comparison) for comparison in self.loaded.comparisons}
+
+
+class Comparisons:
+    def __init__(self, board: Board, series: Series) -> None:
+        self.board, self.series = board, series
+        self._read: dict[Path, tuple[Any, Run | Skipped]] = {}
+        self._views: OrderedDict[str, tuple[int, _View]] = OrderedDict()
+        self._lock = threading.RLock()
+        self._gaps_of = -1
+
+    def loaded(self, scope: str) -> Loaded:
+        return self._view(scope).loaded
+
+    def update_gaps(self) -> None:
+        """Give the board the gap of every run to its baseline; by a thread of its own, since there may be many runs."""
+        if self._gaps_of != self.board.results:
+            self._gaps_of = self.board.results
+            threading.Thread(target=self._update_gaps, daemon=True).start()
+
+    def overview(self, scope: str, lang: str) -> dict[str, Any]:
+        """Every comparison with what a report on it says: its verdict in words, its table and its notes."""
+        with self._lock:
+            view, t = self._view(scope), texts(lang)
+            found = []
+            for name, part in view.parts.items():
+                said = {
+                    "lines": [*verdict_lines(part, t), data_line(part.comparisons[0], t)],
+                    "notes": [t.note(note) for note in notes(part)],
+                }
+                found.append({"id": name, **said, **_shown(summary_table(part, lang)), **_describe(part, view)})
+            return {"comparisons": found}
+
+    def csv(self, scope: str, chosen: str) -> str:
+        """The records behind the table, as `oelm compare --csv` writes them."""
+        with self._lock:
+            return summary_table(self._view(scope).parts[chosen]).csv()
+
+    def lines(self, scope: str, chosen: str, metric: str, axis: str, weight: float) -> list[dict[str, Any]]:
+        """A line per arm, the mean of its seeds with their range; and one for every run that is not finished."""
+        return [
+            {**facts, "metric": metric, **line(places, *(smooth(values, weight) for values in columns))}
+            for facts, places, columns in self._arms(scope, chosen, metric, axis)
+        ]
+
+    def lines_csv(self, scope: str, chosen: str, metric: str, axis: str) -> str:
+        """All points of those lines."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["arm", "runs", axis, metric, "lowest", "highest"])
+        for facts, places, columns in self._arms(scope, chosen, metric, axis):
+            writer.writerows([facts["label"], len(facts["runs"]), *row] for row in zip(places, *columns, strict=True))
+        return out.getvalue()
+
+    def _arms(
+        self, scope: str, chosen: str, metric: str, axis: str
+    ) -> list[tuple[dict[str, Any], np.ndarray, tuple[np.ndarray, ...]]]:
+        kind, _, key = metric.partition(".")
+        if kind not in ("train", "validation") or not key:
+            raise OelmError(f"metric {metric[:40]!r} is unknown; known are train.NAME and validation.NAME")
+        with self._lock:
+            view = self._view(scope)
+            part = view.parts[chosen] if chosen else view.loaded
+        arms = [(arm.label, arm.runs, False) for arm in part.arms] if chosen else []
+        waiting = [(run.name, [run], True) for run in part.incomplete]
+        found = []
+        for label, runs, open_ in [*arms, *waiting]:
+            points = self._mean([run.folder for run in runs], kind, key, axis)
+            if points is not None:
+                ids = [view.ids[run.folder.path] for run in runs]
+                found.append(({"label": label, "runs": ids, "open": open_}, *points))
+        return found
+
+    def _mean(
+        self, folders: list[RunFolder], kind: str, key: str, axis: str
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]] | None:
+        """Places, and mean, lowest and highest value there, over the steps that all runs have."""
+        scale = next((metric.scale for metric in METRICS if metric.key == key), 1.0)
+        drawn = [points for f in folders if len((points := self.series.points(f, kind, key, axis))[0])]
+        if not drawn:
+            return None
+        steps = drawn[0][0]
+        for others, _, _ in drawn[1:]:
+            steps = np.intersect1d(steps, others)
+        if not len(steps):
+            return None
+        kept = [np.searchsorted(own, steps) for own, _, _ in drawn]
+        places = np.mean([points[1][i] for points, i in zip(drawn, kept, strict=True)], axis=0)
+        values = scale * np.array([points[2][i] for points, i in zip(drawn, kept, strict=True)])
+        return places, (values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+
+    # Reading
+
+    def _view(self, scope: str) -> _View:
+        with self._lock:
+            version, view = self._views.get(scope, (-1, None))
+            if view is None or version != self.board.results:
+                version, view = self.board.results, self._load(scope)
+                self._views[scope] = version, view
+                while len(self._views) > MOST_SCOPES:
+                    self._views.popitem(last=False)
+            self._views.move_to_end(scope)
+            return view
+
+    def _load(self, scope: str) -> _View:
+        folders = self.board.folders()
+        kind, _, names = scope.partition(":")
+        if kind == "in":
+            under = names + "/"
+            folders = {i: f for i, f in folders.items() if f"{self.board.row(i)['experiment']}/".startswith(under)}
+        elif kind == "runs":
+            wanted = set(names.split(","))
+            folders = {i: f for i, f in folders.items() if i in wanted}
+        elif scope:
+            raise OelmError(f"scope {scope[:40]!r} is unknown; known are in:FOLDER and runs:ID,ID")
+        read = [self._run(folder) for folder in folders.values()]
+        beside = dict.fromkeys(folder.path.parent for folder in folders.values() if self._may_read(folder.path.parent))
+        return _View(gather(read, beside), {folder.path: run for run, folder in folders.items()})
+
+    def _run(self, folder: RunFolder) -> Run | Skipped:
+        """Read again only what has changed; an unfinished run is always read: its step moves on."""
+        seen = tuple(_changed(file) for file in (folder.config_file, folder.result_file, folder.metrics_file))
+        known = self._read.get(folder.path)
+        if known is None or known[0] != seen or not isinstance(known[1], Run) or known[1].result is None:
+            known = self._read[folder.path] = seen, read_run(folder)
+        return known[1]
+
+    def _may_read(self, parent: Path) -> bool:
+        """Whether what lies beside runs is ours to read: within the given folders, and plain files."""
+        if not any(parent == root or root in parent.parents for root in self.board.roots):
+            return False
+        try:
+            for name in BESIDE:
+                require_plain_file(parent / name, 16 * MEGABYTE)
+        except OelmError:
+            return False
+        return True
+
+    def _update_gaps(self) -> None:
+        gaps = {}
+        for arm in self._view("").loaded.arms:
+            gap = gap_of(arm)
+            for run in arm.runs if gap else []:
+                if gap and run.seed in gap.by_seed:
+                    points = arm.metric.gap_in_points
+                    worse = (gap.by_seed[run.seed] > 0) != arm.metric.higher_is_better
+                    gaps[run.folder.path] = {"value": gap.by_seed[run.seed], "points": points, "worse": worse}
+        self.board.set_gaps(gaps)
+
+
+def _describe(part: Loaded, view: _View) -> dict[str, Any]:
+    comparison = part.comparisons[0]
+    curves = {key for run in comparison.runs[:3] for row in run.validations[:1] for key in row}
+    return {
+        "dataset": comparison.dataset,
+        "model": comparison.model,
+        "metric": comparison.metric.key,
+        "higher_is_better": comparison.metric.higher_is_better,
+        "curves": sorted(curves - {"kind", "step", "tokens", "share"}),
+        "arms": [
+            {
+                "label": record.label,
+                "about": record.method,
+                "runs": [view.ids[run.folder.path] for run in record.arm.runs],
+                "is_baseline": record.is_baseline,
+                "verdict": record.verdict,
+                "shown": comparison.metric.show(record.score),
+                "facts": _facts(record),
+            }
+            for record in comparison.records
+        ],
+    }
+
+
+def _facts(record: ArmRecord) -> dict[str, Any]:
+    """What can be drawn against each other: a value and, where there is one, its interval."""
+    arm, costs, time = record.arm, record.costs, record.time
+    found = {
+        "score": _fact([record.metric.scale * score for score in record.scores.values()]),
+        "gap": _gap(record.plain),
+        "equal": _gap(record.equal),
+        "time": {"value": time.ratio, "low": time.low, "high": time.high} if time else None,
+        **{key: _fact([value]) for key in _COSTS if (value := getattr(costs, key)) is not None},
+        **{key: _fact(arm.facts(key)) for key in _FACTS},
+    }
+    if record.is_baseline:
+        found["gap"] = {"value": 0.0, "low": None, "high": None}
+    return {key: fact for key, fact in found.items() if fact}
+
+
+def _gap(opponent: Opponent | None) -> dict[str, float | None] | None:
+    if opponent is None:
+        return None
+    interval = opponent.gap.t if opponent.comparable else None
+    ends = (interval.low, interval.high) if interval else (None, None)
+    return {"value": opponent.gap.value, "low": ends[0], "high": ends[1]}
+
+
+def _fact(values: list[float]) -> dict[str, float | None] | None:
+    if not values:
+        return None
+    interval = paired_t(values)
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return {"value": float(np.mean(values)), "low": low, "high": high}
+
+
+def _shown(table: Table) -> dict[str, Any]:
+    keys = [column.key for column in table.columns]
+    return {
+        "header": table.header(),
+        "rows": table.rows(folded=True),
+        "right": [column.right for column in table.columns],
+        "verdict_column": keys.index("verdict") if "verdict" in keys else -1,
+    }
+
+
+def _comparison_id(comparison: Comparison) -> str:
+    said = f"{comparison.dataset}\n{comparison.model}\n{comparison.metric.name}"
+    return hashlib.blake2b(said.encode(), digest_size=4).hexdigest()
+
+
+def _changed(file: Path) -> tuple[int, int]:
+    try:
+        status = file.stat()
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
