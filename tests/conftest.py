@@ -19,8 +19,8 @@ from processes import children_of, words_of
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 PR_SET_CHILD_SUBREAPER = 36
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker")
-"""Processes that Python and torch keep for the next time, and that leave with us."""
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker", "chromium --type=")
+"""Processes that Python, torch and a browser keep for the next time, and that leave with us or with it."""
 
 
 def _default_signals() -> None:

@@ -35,6 +35,7 @@ def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
         chromium = started.chromium.launch(executable_path=CHROMIUM, args=[*options, "--disable-gpu"])
+        playwright.expect.set_options(timeout=PATIENCE)
         yield chromium
         chromium.close()
 
@@ -82,7 +83,7 @@ def fits(tab) -> bool:
     return tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
-def test_a_training_run_appears_moves_and_finishes_without_reloading(tab, serve, tmp_path, fables_folder):
+def test_a_training_run_appears_moves_and_dies_without_reloading(tab, serve, spawn, tmp_path, fables_folder):
     """A state is on the page within 2 s of being in the folder."""
     runs = tmp_path / "runs"
     runs.mkdir()
@@ -90,28 +91,26 @@ def test_a_training_run_appears_moves_and_finishes_without_reloading(tab, serve,
     shows(tab, "No runs yet")
     words = f"train --method oelm_freeze --dataset {fables_folder} --out {runs / 'live'} --max-steps 400 --batch-size 4"
     source = str(Path(__file__).parents[2] / "src")
-    training = subprocess.Popen(
+    training = spawn(
         [sys.executable, "-m", "oelm", *words.split()],
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        state, folder = tab.locator("tr td.state"), RunFolder(runs / "live")
-        playwright.expect(state).to_have_text("running", timeout=60_000)
-        step = tab.locator("[role=progressbar]")
-        first = int(step.get_attribute("aria-valuenow") or 0)
-        playwright.expect(step).not_to_have_attribute("aria-valuenow", str(first), timeout=PATIENCE)
-        training.kill()
-        training.wait()
-        killed = time.monotonic()
-        playwright.expect(state).to_have_text("dead", timeout=PATIENCE)
-        assert time.monotonic() - killed < 2.0
-        folder.set_status(FAILED, step=9, max_steps=400, error="Diverged: it was a test")
-        failed = time.monotonic()
-        playwright.expect(state).to_have_text("failed", timeout=PATIENCE)
-        assert time.monotonic() - failed < 2.0
-    finally:
-        training.kill()
-        training.wait()
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    state, folder = tab.locator("tr td.state"), RunFolder(runs / "live")
+    playwright.expect(state).to_have_text("running", timeout=60_000)
+    step = tab.locator("[role=progressbar]")
+    first = step.get_attribute("aria-valuenow") or "0"
+    playwright.expect(step).not_to_have_attribute("aria-valuenow", first)
+    training.kill()
+    training.wait()
+    gone = time.monotonic()
+    playwright.expect(state).to_have_text("dead")
+    assert time.monotonic() - gone < 2.0
+    folder.set_status(FAILED, step=9, max_steps=400, error="Diverged: it was a test")
+    said = time.monotonic()
+    playwright.expect(state).to_have_text("failed")
+    assert time.monotonic() - said < 2.0
 
 
 def test_the_table_sorts_filters_and_remembers_in_its_address(tab, serve, tmp_path):
