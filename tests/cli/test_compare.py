@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from oelm.cli import console
 from oelm.cli.compare import compare
 from oelm.errors import OelmError
+from oelm.files import write_json
 
 sys.path.append(str(Path(__file__).parents[1] / "analysis"))
 from factory import make_run, make_suite
@@ -73,5 +74,7 @@ def test_nothing_to_compare_is_an_error_with_the_way_out(tmp_path):
 
 @pytest.mark.parametrize("markup", ["[red]x[/red]", "[/]"])
 def test_names_are_not_read_as_markup(tmp_path, markup):
-    make_run(tmp_path, {"name": markup}, name="odd")
+    folder = make_run(tmp_path)
+    make_run(tmp_path, "oelm_freeze", dataset="other")
+    write_json(folder.result_file, {**folder.result(), "dataset": markup})
     assert markup in run(tmp_path).stdout

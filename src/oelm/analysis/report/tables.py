@@ -40,6 +40,7 @@ def all_tables(loaded: Loaded, lang: str = "en") -> list[Table]:
     skipped = [{"path": str(s.path), "reason": t.note(s.note)} for s in loaded.skipped]
     tables = [
         summary_table(loaded, lang),
+        Table("yardstick", _YARDSTICK_COLUMNS, [r for r in gaps if r.compute or r.best_trained], t, _place),
         Table("gaps", _GAP_COLUMNS, gaps, t, _place),
         Table("memory", _MEMORY_COLUMNS, arms, t, _place),
         Table("time", _TIME_COLUMNS, [r for r in arms if r.time], t, _place),
@@ -138,6 +139,12 @@ _GAP_COLUMNS = [
     Column("gap_seeds", cells.paired_seeds),
     Column("correlation", cells.correlation),
     Column("unpaired", cells.unpaired),
+]
+_YARDSTICK_COLUMNS = [
+    _METHOD,
+    *(Column(f"gap_{what}", cells.equal_compute_gap(f"gap_{what}")) for what in ("steps", "flops", "time")),
+    *(Column(f"speedup_{what}", cells.speed_up(f"speedup_{what}")) for what in ("flops", "time")),
+    Column("best_trained", cells.best_trained),
 ]
 _MEMORY_COLUMNS = [
     _METHOD,

@@ -6,7 +6,7 @@ from oelm.analysis.compare.arms import Comparison
 from oelm.analysis.compare.record import ArmRecord, best_of
 from oelm.analysis.compare.results import Loaded
 from oelm.analysis.compare.statistics import MET, MISSED, NOT_COMPARABLE, UNDECIDED
-from oelm.analysis.report.cells import gap_text
+from oelm.analysis.report.cells import gap_text, speed_up
 from oelm.analysis.report.questions import answers
 from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import Texts
@@ -21,7 +21,7 @@ def verdict_lines(loaded: Loaded, t: Texts) -> list[str]:
     answered = answers(loaded.comparisons, loaded.questions, t)
     if answered:
         return [*answered, *_first_looks(records, t), *_times(records, where, t)][:MOST_LINES]
-    lines = [*_first_looks(records, t), *_bests(loaded.comparisons, where, t)]
+    lines = [*_first_looks(records, t), *_bests(loaded.comparisons, where, t), *_speed_ups(records, where, t)]
     goals = [
         line for verdict in (MET, MISSED, UNDECIDED, NOT_COMPARABLE) if (line := _goal(records, verdict, where, t))
     ]
@@ -67,6 +67,19 @@ def _bests(comparisons: list[Comparison], where: dict[tuple[str, str], str], t: 
     among = sorted({best.among for best in found})
     count = str(among[0]) if len(among) == 1 else f"{among[0]}–{among[-1]}"
     return [t("line_best" if among[-1] > 1 else "line_only", arms=_some(told, t), count=count)]
+
+
+def _speed_ups(records: list[ArmRecord], where: dict[tuple[str, str], str], t: Texts) -> list[str]:
+    """The best that leaves something untrained, beside the best trained arm of equal compute."""
+    found = [(r.compute.speedup_flops.value, r) for r in records if r.verdict and r.compute and r.compute.speedup_flops]
+    if not found:
+        return []
+    record = max(found, key=lambda pair: pair[0])[1]
+    rival, text = record.best_trained, speed_up("speedup_flops")(record, t)
+    gap = gap_text(rival.gap, record.metric, t, rival.comparable) if rival else ""
+    against = t("line_rival", baseline=rival.label, gap=gap) if rival else ""
+    name = record.label + _at(record, where)
+    return [t("line_speedup", arm=name, value=text, rival=against).replace(FOLD, " ")]
 
 
 def _goal(records: list[ArmRecord], verdict: str, where: dict[tuple[str, str], str], t: Texts) -> str:
