@@ -17,69 +17,38 @@ app = typer.Typer(help="Prepare text for training, and see what is prepared.", n
 
 MOST_PATHS = 4
 DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir", help="Where prepared folders lie. Default: $OELM_DATA_DIR, else ./data.", show_default=False
-    ),
+    Path | None, typer.Option(help="Where prepared folders lie. (default: $OELM_DATA_DIR, else ./data)")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print facts as JSON on standard output.")]
+Text = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NAME|PATH...",
+        help="fables (embedded), tinystories, openwebtext, wikitext103, wikitext2 (from the hub), or files: .txt, "
+        ".jsonl, .parquet, also .gz or .zst, or a folder with train.* and validation.*.",
+    ),
+]
+TOKENIZER = (
+    "gpt2, bpe:SIZE (byte-level BPE trained on the training text), a tokenizer.json, or a folder with one "
+    "or with vocab.json and merges.txt."
+)
+FRACTION = "Share of the documents to hold out where there is no validation text. (default: 0.05)"
 
 
 @app.command()
 def prepare(
-    source: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME|PATH...",
-            help="fables (embedded), tinystories, openwebtext, wikitext103, wikitext2 (from the hub), or files: .txt, "
-            ".jsonl, .parquet, also .gz or .zst, or a folder with train.* and validation.*.",
-            show_default=False,
-        ),
-    ],
-    tokenizer: Annotated[
-        str,
-        typer.Option(
-            help="gpt2, bpe:SIZE (byte-level BPE trained on the training text), a tokenizer.json, or a folder with one "
-            "or with vocab.json and merges.txt."
-        ),
-    ] = "gpt2",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write. Default: DATA_DIR/NAME-TOKENIZER.", show_default=False)
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name for a local copy, as in: prepare ./stories --name tinystories.", show_default=False),
-    ] = None,
-    validation: Annotated[
-        Path | None, typer.Option(help="File or folder with the validation text (local paths).", show_default=False)
-    ] = None,
-    validation_fraction: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the documents to hold out where there is no validation text. Default: 0.05.",
-            show_default=False,
-        ),
-    ] = None,
-    field: Annotated[
-        str | None,
-        typer.Option(help="Field or column with the text in .jsonl and .parquet. Default: text.", show_default=False),
-    ] = None,
-    revision: Annotated[
-        str | None,
-        typer.Option(
-            help="Commit, branch or tag of the hub dataset; its commit is recorded either way.", show_default=False
-        ),
-    ] = None,
-    megabytes: Annotated[
-        float | None, typer.Option(help="Amount of training text to make (fables; by default 2).")
-    ] = None,
-    validation_megabytes: Annotated[
-        float | None, typer.Option(help="Amount of validation text to make (fables; by default 0.15).")
-    ] = None,
+    source: Text,
+    tokenizer: Annotated[str, typer.Option(help=TOKENIZER)] = "gpt2",
+    out: Annotated[Path | None, typer.Option(help="Folder to write. (default: DATA_DIR/NAME-TOKENIZER)")] = None,
+    name: Annotated[str | None, typer.Option(help="Of a local copy: prepare ./stories --name tinystories.")] = None,
+    validation: Annotated[Path | None, typer.Option(help="File or folder with the validation text.")] = None,
+    validation_fraction: Annotated[float | None, typer.Option(help=FRACTION)] = None,
+    field: Annotated[str | None, typer.Option(help="Column with the text in .jsonl, .parquet. (default: text)")] = None,
+    revision: Annotated[str | None, typer.Option(help="Commit, branch or tag of the hub dataset.")] = None,
+    megabytes: Annotated[float | None, typer.Option(help="Training text to make. (default for fables: 2)")] = None,
+    validation_megabytes: Annotated[float | None, typer.Option(help="The same for validation. (default: 0.15)")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fables, or of which documents are held out.")] = 0,
-    workers: Annotated[
-        int | None, typer.Option(help="Encoding threads. Default: one per core.", min=1, show_default=False)
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Encoding threads. (default: one per core)")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that has other settings.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -88,28 +57,12 @@ def prepare(
     from oelm.data import prepare as preparation
     from oelm.data.corpora import find_source
 
-    found = find_source(
-        source,
-        name=name,
-        field=field,
-        revision=revision,
-        validation=validation,
-        validation_fraction=validation_fraction,
-        seed=seed,
-        megabytes=megabytes,
-        validation_megabytes=validation_megabytes,
-    )
+    held_out: dict[str, Any] = {"validation": validation, "validation_fraction": validation_fraction, "seed": seed}
+    made: dict[str, Any] = {"megabytes": megabytes, "validation_megabytes": validation_megabytes}
+    found = find_source(source, name=name, field=field, revision=revision, **held_out, **made)
     with _Bar() as bar:
-        data = preparation.prepare(
-            found,
-            out,
-            tokenizer,
-            workers=workers,
-            data_dir=data_dir,
-            force=force,
-            progress=bar.update,
-            note=bar.note,
-        )
+        how: dict[str, Any] = {"progress": bar.update, "note": bar.note, "workers": workers, "force": force}
+        data = preparation.prepare(found, out, tokenizer, data_dir=data_dir, **how)
     if as_json:
         typer.echo(json.dumps(_facts(data) | {"already_prepared": data.unchanged}, indent=2))
         return

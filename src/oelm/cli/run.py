@@ -87,22 +87,15 @@ def run(
 
 def _numbers(option: str, text: str | None) -> list[int] | None:
     from oelm.errors import OelmError
+    from oelm.validation import plain_number
 
     if text is None:
         return None
-    try:
-        return list(dict.fromkeys(_whole(part) for part in text.split(",")))
-    except ValueError:
-        raise OelmError(f"{option} {text!r} is not a list of whole numbers, e.g. 0,1,2") from None
-
-
-def _whole(text: str) -> int:
-    from oelm.validation import plain_number
-
-    number = plain_number(text.strip())
-    if not isinstance(number, int):
-        raise ValueError(text)
-    return number
+    numbers = [plain_number(part.strip()) for part in text.split(",")]
+    whole = [number for number in numbers if isinstance(number, int)]
+    if len(whole) < len(numbers):
+        raise OelmError(f"{option} {text!r} is not a list of whole numbers, e.g. 0,1,2")
+    return list(dict.fromkeys(whole))
 
 
 def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_json: bool) -> None:

@@ -1,14 +1,10 @@
 """`oelm data task`: tokenise labelled texts for a classifier."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from oelm.data.labelled import TaskData
 
 
 def task(
@@ -40,20 +36,13 @@ def task(
 
     Example: oelm data task sst2 --tokenizer google-bert/bert-base-uncased
     """
-    data = prepared_task(
-        name,
-        data_path,
-        tokenizer=tokenizer,
-        text_columns=text_columns or (),
-        label_column=label_column,
-        classes=[part.strip() for part in classes.split(",")] if classes else (),
-        language=language,
-        validation=validation,
-        max_length=max_length,
-        too_long=too_long,
-        train_rows=train_rows,
-        out=out,
-    )
+    from oelm.data.labelled import prepare_task
+    from oelm.data.tasks import TaskSource, find_task
+
+    named = [part.strip() for part in classes.split(",")] if classes else ()
+    found = find_task(name, text_columns or (), label_column, named)
+    how: dict[str, Any] = {"max_length": max_length, "too_long": too_long, "train_rows": train_rows}
+    data = prepare_task(TaskSource(found, data_path, language, validation), tokenizer, out, **how)
     if as_json:
         typer.echo(json.dumps({"path": str(data.path), "fingerprint": data.fingerprint, **data.manifest}, indent=2))
         return
@@ -62,25 +51,3 @@ def task(
         for split, facts in data.manifest["splits"].items()
     )
     typer.echo(f"{data.path}: {rows}; classes {', '.join(data.classes)}; at most {data.longest} tokens")
-
-
-def prepared_task(
-    name: str,
-    files: Path | None,
-    *,
-    tokenizer: str,
-    text_columns: Sequence[str] = (),
-    label_column: str | None = None,
-    classes: Sequence[str] = (),
-    language: str | None = None,
-    validation: str | None = None,
-    max_length: int = 128,
-    too_long: str = "truncate",
-    train_rows: int | None = None,
-    out: Path | None = None,
-) -> "TaskData":
-    from oelm.data.labelled import prepare_task
-    from oelm.data.tasks import TaskSource, find_task
-
-    source = TaskSource(find_task(name, text_columns, label_column, classes), files, language, validation)
-    return prepare_task(source, tokenizer, out, max_length=max_length, too_long=too_long, train_rows=train_rows)

@@ -255,9 +255,10 @@ def _data_path(dataset: str | None, task: str | None, files: Path | None, encode
 
     if task:
         lab.require_alone(f"oelm data task {task}", "its folder as --dataset")
-        from oelm.cli.tasks import prepared_task
+        from oelm.data.labelled import prepare_task
+        from oelm.data.tasks import TaskSource, find_task
 
-        return str(prepared_task(task, files, tokenizer=encoder or "bpe:4096").path)
+        return str(prepare_task(TaskSource(find_task(task), files), encoder or "bpe:4096").path)
     assert dataset is not None
     return str(lab.data_folder(dataset, note=partial(typer.echo, err=True)))
 
