@@ -3,6 +3,8 @@
 import errno
 import fcntl
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -43,3 +45,33 @@ def test_a_file_system_without_locks_is_named_in_one_line(tmp_path, monkeypatch,
         exclusive(tmp_path / ".lock", "taken").__enter__()
     (tmp_path / ".lock").touch()
     assert is_locked(tmp_path / ".lock") is None  # not: nobody has it
+
+
+def test_a_lock_dies_with_its_process_and_others_see_it_until_then(tmp_path):
+    file = tmp_path / ".lock"
+    program = (
+        "import sys, time; from pathlib import Path; from oelm.files import exclusive\n"
+        "with exclusive(Path(sys.argv[1]), 'taken') as file:\n"
+        "    file.write('me'); file.flush(); print('has it', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, file], stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == "has it\n"
+            assert is_locked(file) is True
+            assert file.read_text() == "me"  # a loser leaves what the winner wrote
+            with pytest.raises(OelmError, match="taken"):
+                exclusive(file, "taken").__enter__()
+            assert file.read_text() == "me"
+        finally:
+            holder.kill()
+    assert is_locked(file) is False
+    with exclusive(file, "taken"):
+        assert is_locked(file) is True
+
+
+def test_a_lock_that_is_a_link_to_another_file_is_refused(tmp_path):
+    (tmp_path / "precious").write_text("keep")
+    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError):
+        exclusive(tmp_path / ".lock", "taken").__enter__()
+    assert (tmp_path / "precious").read_text() == "keep"
