@@ -112,6 +112,8 @@ def test_new_models_have_rotary_positions_and_recorded_runs_keep_theirs(parsed, 
     assert parsed("--dataset", fables_folder, "--positions", "learned").model.overrides == {"positions": "learned"}
     given = parsed("--dataset", fables_folder, "--set", "model.overrides.positions=learned")
     assert given.model.overrides == {"positions": "learned"}
+    assert parsed("--dataset", fables_folder, "--encoder", "some/model").model.overrides == {}
+    assert parsed("--dataset", fables_folder, "--set", "model.encoder=some/model").model.overrides == {}
     record = {"data": {"path": str(fables_folder), "fingerprint": "0123456789ab"}, "model": {"size": "demo"}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(record))
     assert parsed("--config", tmp_path / "config.yaml").model.overrides == {}

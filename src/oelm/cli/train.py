@@ -83,7 +83,7 @@ def train(
     require_installed(given["trackers"] or [])
     data = {"data": {"path": dataset or task}} if dataset or task else {}
     values = RunConfig.load(config, data).to_dict() if config else {}
-    values = lab.with_positions(values)  # before its data, and with them its identity, are replaced
+    recorded = bool(values.get("data", {}).get("fingerprint"))
     if dataset or task:
         _forget_data(values)
     if given["method"]:
@@ -99,9 +99,8 @@ def train(
     chosen: dict[str, Any] = {"model": {"overrides": {"positions": positions}}, **data}
     for section, name, _ in options():
         (chosen.setdefault(section, {}) if section else chosen)[name] = given[name]
-    if given["encoder"]:
-        values.get("model", {}).pop("overrides", None)
-    run_config = RunConfig.parse(with_settings(_merged(values, chosen), settings or []))
+    values = with_settings(_merged(values, chosen), settings or [])
+    run_config = RunConfig.parse(values if recorded else lab.with_positions(values))
     if dataset or task:
         check_size(run_config)  # a misspelt setting is refused before data is prepared
         run_config.data.path = _data_path(dataset, task, data_path, run_config.model.encoder)
