@@ -108,7 +108,10 @@ def _make_way(path: Path) -> None:
 
 def sync(path: Path) -> None:
     """Have the disk hold what was written to a file or folder."""
-    handle = os.open(path, os.O_RDONLY)
+    windows = os.name == "nt"  # it syncs no folders, and files only for those who may write them
+    if windows and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
