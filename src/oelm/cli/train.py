@@ -1,30 +1,17 @@
-"""`oelm train` and `oelm resume`. Options for settings, their help and their defaults are those of `RunConfig`."""
+"""`oelm train` and `oelm resume`."""
 
-import inspect
 import json
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
 
+from oelm.cli.settings import options_of_run
 from oelm.training.config import RunConfig, options, with_settings
-from oelm.validation import plain_number
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 PUBLISHED_EPOCHS = 3.0
-PANELS = {"": "What is trained", "model": "What is trained", "training": "Training", "runtime": "Where and how"}
 
-
-Nproc = Annotated[
-    int | None, typer.Option(min=1, help="Processes (GPUs) on this machine; they share each batch. (default: 1)")
-]
-Strategy = Annotated[
-    str | None, typer.Option(help="Of several processes: ddp (a copy each) or fsdp (a shard each). (default: ddp)")
-]
 MaxRestarts = Annotated[
     int, typer.Option(min=0, help="How often to go on from the last checkpoint when a process is lost.")
 ]
@@ -34,6 +21,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; the run
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what goes to training.log.")]
 
 
+@options_of_run()
 def train(
     dataset: Annotated[
         str | None,
@@ -107,63 +95,15 @@ def train(
     _run(run_config, out or lab.run_folder(run_config), as_json, quiet, verbose, max_restarts=max_restarts)
 
 
-def _option(section: str, name: str, field: "FieldInfo") -> inspect.Parameter:
-    """The option of a setting, with the names of the study (--max_lr) and of others beside its own (--max-lr)."""
-    kind, extra = _kind(field.annotation), field.json_schema_extra
-    assert isinstance(extra, dict)
-    dashed = name.replace("_", "-")
-    flags = dict.fromkeys([f"--{dashed}", f"--{name}", *map(str, extra["flags"])])  # type: ignore[arg-type]
-    if kind is bool:
-        flags = {f"--{dashed}/--no-{dashed}": None}
-    said, _, default = (field.description or "").partition("; default")
-    if not default and field.default is not None:
-        default = f": {field.default:g}" if kind is float else f": {field.default}"
-    help_text = f"{said[0].upper()}{said[1:]}." + (f" (default{default})" if default and kind is not bool else "")
-    number: dict[str, Any] = {"parser": _parser(kind), "metavar": f"<{kind.__name__}>"} if kind in (int, float) else {}
-    option = typer.Option(*flags, help=help_text, rich_help_panel=PANELS[section], **number)
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
-    )
-
-
-def _kind(annotation: Any) -> Any:
-    """The type of an option for a field of this type: a choice is text, and what may be text as well is text."""
-    if get_origin(annotation) is list:
-        return list[str]
-    kinds = [k for k in get_args(annotation) if k is not type(None)] if get_args(annotation) else [annotation]
-    return kinds[0] if len(kinds) == 1 and kinds[0] in (int, float, bool) else str
-
-
-def _parser(kind: Any) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        number = plain_number(text)
-        if number is None or (kind is int and not isinstance(number, int)):
-            raise typer.BadParameter(f"{text!r} is not a {'whole ' * (kind is int)}number")
-        return kind(number)
-
-    return parse
-
-
-def _signature() -> Iterator[inspect.Parameter]:
-    own = inspect.signature(train, eval_str=True).parameters.values()
-    yield from (parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD)
-    yield from (_option(*option) for option in options())
-
-
-train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in _signature()]
-)
-
-
+@options_of_run("nproc", "strategy")
 def resume(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    nproc: Nproc = None,
-    strategy: Strategy = None,
     max_restarts: MaxRestarts = 0,
     port: Port = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
+    **given: Any,
 ) -> None:
     """Go on with an interrupted run from its newest valid checkpoint, bit for bit as if it had never stopped.
 
@@ -172,7 +112,7 @@ def resume(
     from oelm.runs import RunFolder
 
     values = RunConfig.load(RunFolder.open(run).config_file).to_dict()
-    config = RunConfig.parse(_merged(values, {"runtime": {"nproc": nproc, "strategy": strategy}}))
+    config = RunConfig.parse(_merged(values, {"runtime": given}))
     _run(config, run, as_json, quiet, verbose, max_restarts=max_restarts)
 
 
