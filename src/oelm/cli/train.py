@@ -62,18 +62,9 @@ def train(
     from oelm import lab
     from oelm.errors import OelmError
     from oelm.freezing.methods import method as find_method
-    from oelm.training.tracking import require_installed
 
     if task and dataset:
         raise OelmError(f"--task {task} and --dataset {dataset} exclude each other; a prepared task is a --dataset")
-    if given["trackers"] == ["none"]:
-        given["trackers"] = None
-    require_installed(given["trackers"] or [])
-    data = {"data": {"path": dataset or task}} if dataset or task else {}
-    values = RunConfig.load(config, data).to_dict() if config else {}
-    recorded = bool(values.get("data", {}).get("fingerprint"))
-    if dataset or task:
-        _forget_data(values)
     if given["method"]:
         find_method(given["method"])  # a misspelt name is refused before data is looked for
     if not (dataset or task or config):
@@ -84,15 +75,33 @@ def train(
         raise OelmError(f"--data-path {data_path} says where the files of a --task are, but no task is given")
     if task and given["epochs"] is None and given["max_steps"] is None:
         given["epochs"] = PUBLISHED_EPOCHS
-    chosen: dict[str, Any] = {"model": {"overrides": {"positions": positions}}, **data}
-    for section, name, _ in options():
-        (chosen.setdefault(section, {}) if section else chosen)[name] = given[name]
-    values = with_settings(_merged(values, chosen), settings or [])
-    run_config = RunConfig.parse(values if recorded else lab.with_positions(values))
+    run_config = _config(config, dataset or task, positions, given, settings or [])
     if dataset or task:
         check_size(run_config)  # a misspelt setting is refused before data is prepared
         run_config.data.path = _data_path(dataset, task, data_path, run_config.model.encoder)
     _run(run_config, out or lab.run_folder(run_config), as_json, quiet, verbose, max_restarts=max_restarts)
+
+
+def _config(
+    file: Path | None, data: str | None, positions: str | None, given: dict[str, Any], settings: list[str]
+) -> RunConfig:
+    """The config of a file, if there is one, with these data and every option that was given."""
+    from oelm.lab import with_positions
+    from oelm.training.tracking import require_installed
+
+    if given["trackers"] == ["none"]:
+        given["trackers"] = None
+    require_installed(given["trackers"] or [])
+    path = {"data": {"path": data}} if data else {}
+    values = RunConfig.load(file, path).to_dict() if file else {}
+    recorded = bool(values.get("data", {}).get("fingerprint"))
+    if data:
+        _forget_data(values)
+    chosen: dict[str, Any] = {"model": {"overrides": {"positions": positions}}, **path}
+    for section, name, _ in options():
+        (chosen.setdefault(section, {}) if section else chosen)[name] = given[name]
+    values = with_settings(_merged(values, chosen), settings)
+    return RunConfig.parse(values if recorded else with_positions(values))
 
 
 @options_of_run("nproc", "strategy")
