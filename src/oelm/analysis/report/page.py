@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from oelm.analysis.compare.arms import Arm, flatten
 from oelm.analysis.compare.results import Loaded, require_finished
@@ -112,6 +113,7 @@ class Content:
             lstrip_blocks=True,
         )
         environment.filters |= {"fence": _fence, "md": escape_markdown, "pieces": lambda cell: cell.split(FOLD)}
+        environment.filters["breakable"] = lambda text: escape(text).replace("+", Markup("+<wbr>"))
         return environment.get_template(template).render(
             t=self.texts, report=self, tables={table.name: table for table in self.tables}, place=self._place_of
         )

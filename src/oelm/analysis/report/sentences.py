@@ -50,7 +50,7 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
     "against": ("to {baseline}", "相对 {baseline}"),
     "equal_is_plain": ("the plain one", "即普通基线"),
     "equal_missing": ("none trained", "未训练"),
-    "more_seeds": ("(about {count} more seeds)", "（约需再加 {count} 个种子）"),
+    "more_seeds": ("(seeds missing: about {count})", "（约需再加 {count} 个种子）"),
     "second_seed": ("(one seed)", "（仅一个种子）"),
     "nobody": ("none", "无"),
     "column_total_parameters": ("parameters", "参数总数"),
@@ -162,12 +162,12 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
     # The report
     "title": ("What freezing costs: {datasets}", "冻结的代价：{datasets}"),
     "line_first_look": (
-        "First look only: {epochs} epochs, and the loss was still falling.",
-        "仅供初步参考：只训练了 {epochs} 轮，损失仍在下降。",
+        "First look only: {epochs} epochs, still falling{where}.",
+        "仅供初步参考：只训练了 {epochs} 轮，损失仍在下降{where}。",
     ),
     "line_best": (
-        "Nearest to the plain baseline: {arms} (95 % interval, corrected for being the best of {count}).",
-        "最接近普通基线：{arms}（95 % 区间，已按 {count} 选一作校正）。",
+        "Nearest to the plain baseline: {arms} (intervals corrected for choosing 1 of {count}).",
+        "最接近普通基线：{arms}（区间已按 {count} 选一作校正）。",
     ),
     "line_only": ("Against the plain baseline: {arms}.", "与普通基线相比：{arms}。"),
     "line_met": ("At most 5 % worse, surely: {arms}.", "确定最多差 5 %：{arms}。"),
@@ -217,7 +217,7 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
     ),
     "answer_rest": ("To {against} it is {gap}.", "相对 {against} 为 {gap}。"),
     "answer_more_seeds": ("About {count} more seeds would decide.", "约需再加 {count} 个种子才能定论。"),
-    "line_more_seeds": ("; about {count} more seeds would decide", "；约需再加 {count} 个种子"),
+    "line_more_seeds": ("; seeds missing: up to about {count}", "；约需再加至多 {count} 个种子"),
     "line_counts": (
         "At most 5 % worse: {met} surely, {missed} surely not, {undecided} undecided.",
         "是否最多差 5 %：{met} 个确定是，{missed} 个确定不是，{undecided} 个尚无定论。",

@@ -20,8 +20,8 @@ def verdict_lines(loaded: Loaded, t: Texts) -> list[str]:
     where = _names(loaded.comparisons)
     answered = answers(loaded.comparisons, loaded.questions, t)
     if answered:
-        return [*answered, *_first_looks(records, t), *_times(records, where, t)][:MOST_LINES]
-    lines = [*_first_looks(records, t), *_bests(loaded.comparisons, where, t), *_speed_ups(records, where, t)]
+        return [*answered, *_first_looks(records, where, t), *_times(records, where, t)][:MOST_LINES]
+    lines = [*_first_looks(records, where, t), *_bests(loaded.comparisons, where, t), *_speed_ups(records, where, t)]
     goals = [
         line for verdict in (MET, MISSED, UNDECIDED, NOT_COMPARABLE) if (line := _goal(records, verdict, where, t))
     ]
@@ -49,10 +49,13 @@ def data_line(comparison: Comparison, t: Texts) -> str:
     return f"{comparison.dataset}, {comparison.model}: {t.listing(parts)}." if parts else ""
 
 
-def _first_looks(records: list[ArmRecord], t: Texts) -> list[str]:
-    epochs = sorted({r.exposure.epochs for r in records if r.exposure.first_look and r.exposure.epochs is not None})
-    ends = " – ".join(dict.fromkeys(f"{end:.2f}" for end in (epochs[0], epochs[-1]))) if epochs else ""
-    return [t("line_first_look", epochs=ends)] if epochs else []
+def _first_looks(records: list[ArmRecord], where: dict[tuple[str, str], str], t: Texts) -> list[str]:
+    found = [r for r in records if r.exposure.first_look]
+    epochs = sorted(r.exposure.epochs for r in found if r.exposure.epochs is not None)
+    if not epochs:
+        return []
+    ends = " – ".join(dict.fromkeys(f"{end:.2f}" for end in (epochs[0], epochs[-1])))
+    return [t("line_first_look", epochs=ends, where=_some(list(dict.fromkeys(_at(r, where) for r in found)), t))]
 
 
 def _bests(comparisons: list[Comparison], where: dict[tuple[str, str], str], t: Texts) -> list[str]:
@@ -108,13 +111,14 @@ def _scores(comparisons: list[Comparison], t: Texts) -> str:
 
 
 def _names(comparisons: list[Comparison]) -> dict[tuple[str, str], str]:
-    """What to call a comparison: its data set, and its model where that is not enough; nothing if there is one."""
-    datasets = [comparison.dataset for comparison in comparisons]
-    return {
-        (c.dataset, c.model): c.dataset if datasets.count(c.dataset) == 1 else f"{c.dataset}, {c.model}"
-        for c in comparisons
-        if len(comparisons) > 1
-    }
+    """What to call a comparison: its data set, and as much of its model as it takes; nothing if there is one."""
+    ways = [
+        lambda c: c.dataset,
+        lambda c: f"{c.dataset}, {c.model.partition(',')[0]}",
+        lambda c: f"{c.dataset}, {c.model}",
+    ]
+    way = next((way for way in ways if len(set(map(way, comparisons))) == len(comparisons)), ways[-1])
+    return {(c.dataset, c.model): way(c) for c in comparisons} if len(comparisons) > 1 else {}
 
 
 def _at(record: ArmRecord, where: dict[tuple[str, str], str]) -> str:
