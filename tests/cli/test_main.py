@@ -276,11 +276,10 @@ def test_what_is_mistyped_is_refused_before_torch_is_loaded(arguments, words):
 )
 def test_without_a_network_the_hub_is_asked_once_and_the_answer_is_one_line(arguments, words, tmp_path):
     nowhere = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hf")}
-    started = time.monotonic()
     run = oelm(*arguments, cwd=tmp_path, **nowhere)
     refused(run, words, "Connection refused", code=run.returncode)
     assert run.returncode in (2, 69)
-    assert "Retrying" not in run.stderr and time.monotonic() - started < 60
+    assert "Retrying" not in run.stderr  # which is what takes half a minute; the time itself depends on the machine
 
 
 def test_an_unknown_model_without_a_network_is_one_line_at_once():
