@@ -41,11 +41,11 @@ class Board:
     def __init__(self, roots: list[Path]) -> None:
         missing = [str(root) for root in roots if not root.is_dir()]
         if missing:
-            raise OelmError(f"{', '.join(missing)} is not a folder; give folders with runs: oelm dashboard runs")
+            raise OelmError(f"{', '.join(missing)} is not a folder; give folders with runs, or make some: oelm demo")
         self.roots = [root.resolve() for root in roots]
         self.scans = 0
         self.results = 0
-        """Changes whenever a finished run comes, goes or changes: what comparisons are made of."""
+        """Changes whenever a run comes, goes or changes its state, or a finished one its result."""
         self._boot = uuid.uuid4().hex[:8]  # a page that outlives the server must not trust its old version
         self._version = 0
         self._known: dict[str, _Known] = {}
@@ -112,7 +112,7 @@ class Board:
         for run in self._known.keys() - found.keys():
             self._version += 1
             self._gone[run] = self._version
-            self.results += self._known[run].row["state"] == FINISHED
+            self.results += 1
         for run in found:
             self._gone.pop(run, None)
         self._known = found
@@ -147,7 +147,7 @@ class Board:
         known.seen = seen if settled else None
         was = known.row.get("state")
         row = {"id": run, **self._facts(known, root), "gap": self._gaps.get(known.folder.path)}
-        if self._put(known, row) and FINISHED in (was, row["state"]):
+        if self._put(known, row) and (was != row["state"] or was == FINISHED):
             self.results += 1
 
     def _put(self, known: _Known, row: Row) -> bool:

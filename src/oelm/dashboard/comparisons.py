@@ -99,7 +99,8 @@ class Comparisons:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["arm", "runs", axis, metric, "lowest", "highest"])
         for facts, places, columns in self._arms(scope, chosen, metric, axis):
-            writer.writerows([facts["label"], len(facts["runs"]), *row] for row in zip(places, *columns, strict=True))
+            label = f"'{facts['label']}" if facts["label"][:1] in ("=", "+", "-", "@") else facts["label"]  # no formula
+            writer.writerows([label, len(facts["runs"]), *row] for row in zip(places, *columns, strict=True))
         return out.getvalue()
 
     def _arms(
@@ -163,6 +164,9 @@ class Comparisons:
             folders = {i: f for i, f in folders.items() if i in wanted}
         elif scope:
             raise OelmError(f"scope {scope[:40]!r} is unknown; known are in:FOLDER and runs:ID,ID")
+        else:
+            there = {folder.path for folder in folders.values()}
+            self._read = {path: known for path, known in self._read.items() if path in there}
         read = [self._run(folder) for folder in folders.values()]
         beside = dict.fromkeys(folder.path.parent for folder in folders.values() if self._may_read(folder.path.parent))
         return _View(gather(read, beside), {folder.path: run for run, folder in folders.items()})

@@ -1,5 +1,6 @@
 """Who may ask: the page's own browser on this machine, or whoever has the token. Plain ASGI around the application."""
 
+import hashlib
 import ipaddress
 import secrets
 import socket
@@ -14,7 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from oelm.errors import OelmError
 
 SHORTEST_TOKEN = 16
-_COOKIE = "oelm_dashboard"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -49,6 +49,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = (), token: str | None = None) -> None:
         self.app, self.token = app, token
+        # Browsers keep cookies by host: dashboards on other ports have tokens of their own.
+        self.cookie = f"oelm_{hashlib.sha256((token or '').encode()).hexdigest()[:8]}"
         own = (socket.gethostname(), socket.getfqdn()) if token else ()
         self.hosts = {name.lower() for name in ("localhost", *hosts, *own)}
 
@@ -80,7 +82,7 @@ class Guard:
         if scope["path"] == "/" and self._is_token(given):  # once, by the printed address; then the browser keeps it
             rest = urlencode([(key, value) for key, value in query if key != "token"])
             answer = RedirectResponse("/" + (f"?{rest}" if rest else ""), 303)
-            answer.set_cookie(_COOKIE, self.token, httponly=True, samesite="strict", max_age=30 * 24 * 3600)
+            answer.set_cookie(self.cookie, self.token, httponly=True, samesite="lax", max_age=30 * 24 * 3600)
             return answer
         return PlainTextResponse("a token is needed; open the address that 'oelm dashboard' printed", 401)
 
@@ -97,7 +99,7 @@ class Guard:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(bearer):
             return True
-        morsel = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
+        morsel = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         return morsel is not None and self._is_token(morsel.value)
 
     def _is_token(self, given: str) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -33,7 +35,8 @@ def build(
     """The application over these folders."""
     board, series = Board(folders), Series()
     board.refresh()
-    app = Starlette(routes=_routes(_Pages(board, series, Comparisons(board, series), judge)))
+    smaller = Middleware(GZipMiddleware, minimum_size=2048, compresslevel=3)  # the way may be an ssh tunnel
+    app = Starlette(routes=_routes(_Pages(board, series, Comparisons(board, series), judge)), middleware=[smaller])
     return Guard(app, hosts, token)
 
 

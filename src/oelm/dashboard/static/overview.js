@@ -102,7 +102,8 @@ export function overview(view, board, state) {
   function rowOf(row) {
     const known = made.get(row.id);
     if (known && known.row === row) return known.line;
-    const line = makeRow(row, chosen.has(row.id), (on) => { if (on) chosen.add(row.id); else chosen.delete(row.id); draw(); });
+    const line = known ? known.line : makeRow(row, chosen.has(row.id), (on) => { if (on) chosen.add(row.id); else chosen.delete(row.id); draw(); });
+    fill(line, row);
     made.set(row.id, { row, line });
     return line;
   }
@@ -139,20 +140,28 @@ export function score(row) {
   return row.metric === "accuracy" ? `${number(100 * row.score, 2)} %` : number(row.score, row.score < 10 ? 3 : row.score < 1000 ? 2 : 0);
 }
 
+// A row is made once and filled anew: whoever has the focus in it, or is about to click, keeps it.
 function makeRow(row, checked, choose) {
   const tick = h("input", { type: "checkbox", checked, "aria-label": t("select", { run: row.name }), onchange: () => choose(tick.checked) });
+  const cells = COLUMNS.map((column) => h("td", { "data-label": t(column.key) }, column.key === "run" ? h("a", { href: link(`run/${row.id}`) }, row.name) : ""));
+  return h("tr", {}, h("td", { class: "tick" }, tick), cells);
+}
+
+function fill(line, row) {
   const cells = {
-    run: h("a", { href: link(`run/${row.id}`) }, row.name),
-    experiment: h("span", { class: "muted" }, row.experiment || ""),
-    method: row.method || "", dataset: row.dataset || "", seed: row.seed ?? "",
-    state: pill(row),
+    experiment: row.experiment, method: row.method, dataset: row.dataset, seed: row.seed, state: pill(row),
     progress: row.state === "unreadable" ? h("span", { class: "error" }, row.error || "") : progress(row),
-    loss: number(row.loss ?? null), score: score(row), gap: gap(row),
+    loss: number(row.loss), score: score(row), gap: gap(row),
     speed: row.state === "running" ? compact(row.speed) : "–", eta: duration(row.eta), device: row.device || "–",
   };
-  const unknown = (value) => value === "–" || value === "";
-  return h("tr", { class: row.state }, h("td", { class: "tick" }, tick), COLUMNS.map((column) =>
-    h("td", { class: `${column.key} ${column.right ? "right" : ""} ${unknown(cells[column.key]) ? "unknown" : ""}`, "data-label": t(column.key) }, cells[column.key])));
+  line.className = row.state;
+  COLUMNS.forEach(({ key, right }, i) => {
+    const cell = line.cells[i + 1];
+    const content = key === "run" ? row.name : cells[key] ?? "";
+    cell.className = [key, right ? "right" : "", content === "–" ? "unknown" : ""].join(" ");
+    if (typeof content === "string") cell.title = content.length > 18 ? content : "";
+    if (key !== "run") cell.replaceChildren(content);
+  });
 }
 
 function gap(row) {
