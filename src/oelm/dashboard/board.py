@@ -10,7 +10,7 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,7 @@ class Board:
         self._listings = {**kept, **visited}
 
     def _look(self, run: str, known: _Known, root: Path, changed: int) -> None:
-        seen = (changed, *_times(known.folder.status_file))
+        seen = (changed, *times(known.folder.status_file))
         settled = time.time_ns() - max(seen[:2]) > SETTLED_SECONDS * 1e9
         if seen == known.seen and known.row["state"] != RUNNING:
             return
@@ -165,9 +165,9 @@ class Board:
         names = {"name": folder.name, "experiment": "/".join(above)}
         try:
             require_plain(folder)
-            if known.config_seen != _times(folder.config_file):
+            if known.config_seen != times(folder.config_file):
                 known.config_facts = _config_facts(RunFolder.open(folder.path).config())
-                known.config_seen = _times(folder.config_file)
+                known.config_seen = times(folder.config_file)
             facts = facts_of(folder)
             if facts["state"] == UNREADABLE:
                 raise OelmError(facts["error"])
@@ -179,15 +179,18 @@ class Board:
 
 
 def _config_facts(config: dict[str, Any]) -> Row:
-    method, data, model = config.get("method", "baseline"), config.get("data") or {}, config.get("model") or {}
-    shown: Callable[[Any, str], Any] = lambda value, key: value.get(key) if isinstance(value, dict) else value  # noqa: E731
-    path = shown(data, "path")
+    def of(section: str, key: str) -> Any:
+        """A setting of a section that may also be a mere name."""
+        value = config.get(section)
+        return value.get(key) if isinstance(value, dict) else value
+
+    path = of("data", "path")
     return {
-        "method": short(shown(method, "name")),
+        "method": short(of("method", "name") or "baseline"),
         "dataset": short(Path(str(path)).name) if path else None,
-        "model": short(shown(model, "encoder") or shown(model, "size")),
+        "model": short(of("model", "encoder") or of("model", "size")),
         "seed": number(config.get("seed", 0)),
-        "max_steps": number((config.get("training") or {}).get("max_steps")),
+        "max_steps": number(of("training", "max_steps")),
     }
 
 
@@ -220,7 +223,8 @@ def _list(path: str) -> tuple[bool, list[str]]:
     return not names.isdisjoint(_TRACES), sorted(entry.path for entry in inner)
 
 
-def _times(file: Path) -> tuple[int, int]:
+def times(file: Path) -> tuple[int, int]:
+    """When a file was changed, and its size; zeros if it is not there."""
     try:
         status = os.lstat(file)
     except OSError:

@@ -17,14 +17,14 @@ import numpy as np
 
 from oelm.analysis.compare.arms import Comparison, Run
 from oelm.analysis.compare.record import ArmRecord, Opponent, gap_of
-from oelm.analysis.compare.results import Loaded, Skipped, gather, read_run
+from oelm.analysis.compare.results import BESIDE, Loaded, Skipped, gather, read_run
 from oelm.analysis.compare.statistics import METRICS, paired_t
 from oelm.analysis.report.notes import notes
 from oelm.analysis.report.rendering import Table
 from oelm.analysis.report.tables import summary_table
 from oelm.analysis.report.texts import texts
 from oelm.analysis.report.words import data_line, verdict_lines
-from oelm.dashboard.board import Board
+from oelm.dashboard.board import Board, times
 from oelm.dashboard.plain import MEGABYTE, require_plain_file
 from oelm.dashboard.run_page import line
 from oelm.dashboard.series import Series, smooth
@@ -32,7 +32,6 @@ from oelm.errors import OelmError
 from oelm.runs import RunFolder
 
 MOST_SCOPES = 32
-BESIDE = ("step_time.json", "samples.json", "sweep.json")
 _FACTS = ("loss", "bits_per_byte", "training_seconds", "median_step_time", "peak_memory_bytes")
 """Numbers of results that every seed has its own of: their mean has an interval."""
 _COSTS = ("flops_ratio", "parameters", "trainable", "frozen", "checkpoint_bytes", "optimizer_bytes")
@@ -173,7 +172,7 @@ class Comparisons:
 
     def _run(self, folder: RunFolder) -> Run | Skipped:
         """Read again only what has changed; an unfinished run is always read: its step moves on."""
-        seen = tuple(_changed(file) for file in (folder.config_file, folder.result_file, folder.metrics_file))
+        seen = tuple(times(file) for file in (folder.config_file, folder.result_file, folder.metrics_file))
         known = self._read.get(folder.path)
         if known is None or known[0] != seen or not isinstance(known[1], Run) or known[1].result is None:
             known = self._read[folder.path] = seen, read_run(folder)
@@ -271,11 +270,3 @@ def _shown(table: Table) -> dict[str, Any]:
 def _comparison_id(comparison: Comparison) -> str:
     said = f"{comparison.dataset}\n{comparison.model}\n{comparison.metric.name}"
     return hashlib.blake2b(said.encode(), digest_size=4).hexdigest()
-
-
-def _changed(file: Path) -> tuple[int, int]:
-    try:
-        status = file.stat()
-    except OSError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_size

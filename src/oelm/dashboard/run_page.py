@@ -1,10 +1,8 @@
 """Everything the page of one run shows. Each part is read by itself: a broken file takes away its part alone."""
 
-import json
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,24 +11,12 @@ from oelm.analysis.compare.arms import flatten
 from oelm.dashboard.plain import MEGABYTE, for_json, number, require_plain_file, short
 from oelm.dashboard.series import Series, smooth, thin
 from oelm.errors import OelmError
-from oelm.runs import RunFolder
+from oelm.runs import RunFolder, parsed
 
 LOG_BYTES = 64 * 1024
 """How much of the end of a log is sent at first."""
 MOST_SAMPLES = 100
-_SITE_KEYS = (
-    "path",
-    "role",
-    "kind",
-    "layer",
-    "num_heads",
-    "shape",
-    "init",
-    "frozen",
-    "projection",
-    "adapters",
-    "thaws",
-)
+_SITE_KEYS = ["path", "role", "kind", "layer", "num_heads", "shape", "init", "frozen", "projection", "thaws"]
 
 
 def details(folder: RunFolder) -> dict[str, Any]:
@@ -133,23 +119,13 @@ def _samples(folder: RunFolder) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     require_plain_file(file, 64 * MEGABYTE)
-    return [_sample(row) for row in _last_rows(file)][::-1]
-
-
-def _last_rows(file: Path) -> list[dict[str, Any]]:
-    rows = []
-    for text in file.read_text(errors="replace").splitlines()[-MOST_SAMPLES:]:
-        try:
-            row = json.loads(text)
-        except ValueError:
-            continue
-        rows += [row] if isinstance(row, dict) else []
-    return rows
-
-
-def _sample(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "step": number(row.get("step")),
-        "prompt": short(row.get("prompt", ""), 2_000),
-        "text": short(row.get("text", ""), 8_000),
-    }
+    rows = [row for line in file.read_bytes().splitlines()[-MOST_SAMPLES:] for row in parsed(line)]
+    return [
+        {
+            "step": number(row.get("step")),
+            "prompt": short(row.get("prompt", ""), 2_000),
+            "text": short(row.get("text", ""), 8_000),
+        }
+        for row in reversed(rows)
+        if isinstance(row, dict)
+    ]

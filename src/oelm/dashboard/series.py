@@ -22,6 +22,7 @@ MOST_KEPT = 512
 """Files whose columns stay in memory: 10,000 rows take half a megabyte."""
 POINTS = 800
 """A line has at most about so many points; a screen has no more."""
+AXES = ("step", "tokens", "flops", "seconds")
 Columns = dict[str, np.ndarray]
 
 
@@ -105,6 +106,8 @@ class Series:
         return (steps[there], places, values[there]) if places is not None else (np.empty(0),) * 3
 
     def _places(self, folder: RunFolder, steps: np.ndarray, axis: str) -> np.ndarray | None:
+        if axis not in AXES:
+            raise OelmError(f"axis {axis[:40]!r} is unknown; known: {', '.join(AXES)}")
         if axis == "step":
             return steps
         if axis == "seconds":
@@ -171,13 +174,3 @@ def thin(values: np.ndarray, most: int = POINTS) -> np.ndarray:
     stretches = np.array_split(np.arange(len(values)), most // 2)
     ends = [stretch[[np.argmin(values[stretch]), np.argmax(values[stretch])]] for stretch in stretches]
     return np.unique(np.concatenate([[0], *ends, [len(values) - 1]]))
-
-
-def require_axis(axis: str) -> str:
-    if axis not in ("step", "tokens", "flops", "seconds"):
-        raise OelmError(f"axis {short_name(axis)} is unknown; known: step, tokens, flops, seconds")
-    return axis
-
-
-def short_name(text: str) -> str:
-    return repr(text[:40])

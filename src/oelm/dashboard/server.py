@@ -21,7 +21,7 @@ from oelm.dashboard.comparisons import Comparisons
 from oelm.dashboard.plain import for_json, number
 from oelm.dashboard.run_page import curves, details, log_end
 from oelm.dashboard.security import Guard, require_safe
-from oelm.dashboard.series import Series, require_axis
+from oelm.dashboard.series import Series
 from oelm.errors import OelmError
 
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -78,15 +78,16 @@ class _Pages:
         return {**details(self.board.folder(run)), "row": self.board.row(run)}
 
     def run_curves(self, request: Request) -> Any:
-        axis, weight = require_axis(request.query_params.get("x", "step")), _weight(request)
-        return curves(self.board.folder(request.path_params["run"]), self.series, axis, weight)
+        axis = request.query_params.get("x", "step")
+        return curves(self.board.folder(request.path_params["run"]), self.series, axis, _weight(request))
 
     def run_log(self, request: Request) -> Any:
         start = request.query_params.get("from", "")
         return log_end(self.board.folder(request.path_params["run"]), int(start) if start.isdigit() else None)
 
     def compare(self, request: Request) -> Any:
-        return self.comparisons.overview(_scope(request), _language(request))
+        given = request.query_params.get("lang", "en")
+        return self.comparisons.overview(_scope(request), given if given in LANGUAGES else "en")
 
     def compare_csv(self, request: Request) -> Response:
         text = self.comparisons.csv(_scope(request), request.query_params.get("c", ""))
@@ -169,7 +170,7 @@ def _scope(request: Request) -> str:
 def _curve(request: Request) -> tuple[str, str, str]:
     """Comparison, metric (kind.name) and axis."""
     asked = request.query_params
-    return asked.get("c", ""), asked.get("y", ""), require_axis(asked.get("x", "step"))
+    return asked.get("c", ""), asked.get("y", ""), asked.get("x", "step")
 
 
 def _weight(request: Request) -> float:
@@ -177,8 +178,3 @@ def _weight(request: Request) -> float:
         return min(0.99, max(0.0, number(float(request.query_params.get("smooth", "0"))) or 0.0))
     except ValueError:
         return 0.0
-
-
-def _language(request: Request) -> str:
-    given = request.query_params.get("lang", "en")
-    return given if given in LANGUAGES else "en"

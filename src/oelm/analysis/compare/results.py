@@ -18,6 +18,9 @@ from oelm.analysis.compare.times import StepTime, checked, step_time
 from oelm.errors import OelmError
 from oelm.runs import DEAD, FINISHED, RunFolder, find_files, find_runs
 
+BESIDE = ("questions.json", "step_time.json", "samples.json", "sweep.json")
+"""What is read in the folders above runs."""
+
 
 @dataclass(frozen=True)
 class Skipped:
@@ -227,11 +230,11 @@ def _read_beside(
     def keep_questions(content: Any) -> None:
         questions.extend({str(key): str(value) for key, value in question.items()} for question in content)
 
+    in_folder = (keep_times, keep_samples, keep_sweep)
     for folder in folders:
-        read(folder, "questions.json", keep_questions)
-        read(folder, "step_time.json", partial(keep_times, folder))
-        read(folder, "samples.json", partial(keep_samples, folder))
-        read(folder, "sweep.json", partial(keep_sweep, folder))
+        read(folder, BESIDE[0], keep_questions)
+        for name, keep in zip(BESIDE[1:], in_folder, strict=True):
+            read(folder, name, partial(keep, folder))
     return step_times, samples, sweeps, questions
 
 
