@@ -3,6 +3,9 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from oelm.bench.report import footnotes, markdown, shares, times, write_bench
 
@@ -68,6 +71,14 @@ def test_the_folder_has_all_four_files_and_nothing_half_written(tmp_path):
     first = written[2].read_bytes()
     write_bench(RESULT, tmp_path / "deep" / "folder")
     assert written[2].read_bytes() == first  # the same result draws the same file
+
+
+COMMITTED = sorted(Path(__file__).parents[2].glob("results/**/bench.json"))
+
+
+@pytest.mark.parametrize("file", COMMITTED, ids=lambda file: file.parent.name)
+def test_committed_tables_are_what_the_committed_records_say(file):
+    assert file.with_name("bench.md").read_text() == markdown(json.loads(file.read_text()))
 
 
 def test_reading_a_result_needs_no_torch():

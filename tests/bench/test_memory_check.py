@@ -7,7 +7,7 @@ from oelm.bench import machine, memory
 
 def test_every_size_is_measured_under_both_methods(monkeypatch):
     monkeypatch.setattr(machine, "SECONDS_PER_SHAPE", 0.001)
-    monkeypatch.setattr(memory, "measured_memory", lambda arm, shape: 5e6)
+    monkeypatch.setattr(memory, "measured_memory", lambda arm, shape, **options: 5e6)
     found = memory.check_estimate(["demo"], batch=1)
     assert [(row["size"], row["method"]) for row in found["rows"]] == [("demo", "baseline"), ("demo", "oelm_freeze")]
     for row in found["rows"]:

@@ -86,13 +86,13 @@ def check_estimate(
     rows = []
     for size in sizes:
         shape = Shape(size, batch, CHECK_LENGTH, CHECK_VOCABULARY)
-        timed = bench(CHECKED, shape, rounds=rounds, say=lambda what, *n, s=size: say(f"{s}: {what}", *n))
+        told = lambda what, *n, s=size: say(f"{s}: {what}", *n)  # noqa: E731
+        timed = bench(CHECKED, shape, rounds=rounds, memory=True, say=told)
         speed, bandwidth = timed["gemm"]["peak_flops_per_second"], copy_bandwidth()
         machine = Machine("this", speed, UTILISATION, memory_bandwidth=bandwidth, link_bandwidth=1e9, overlap=0.0)
-        for name in CHECKED:
-            say(f"{size}: measuring the memory of {name}", 0, 0)
+        for name, arm in timed["arms"].items():
             job = Job(size, name, batch=batch, length=CHECK_LENGTH, precision="fp32", vocab=CHECK_VOCABULARY)
-            rows.append(_row(job, machine, timed["arms"][name]["median_seconds"], measured_memory(name, shape)))
+            rows.append(_row(estimate(job, machine), arm["median_seconds"], arm["memory"]["measured_bytes"]))
     return {
         "length": CHECK_LENGTH,
         "vocab": CHECK_VOCABULARY,
@@ -104,11 +104,10 @@ def check_estimate(
     }
 
 
-def _row(job: Job, machine: Machine, seconds: float, memory: float) -> dict[str, Any]:
-    said = estimate(job, machine)
+def _row(said: dict[str, Any], seconds: float, memory: float) -> dict[str, Any]:
     return {
-        "size": job.size,
-        "method": job.method,
+        "size": said["job"]["size"],
+        "method": said["job"]["method"],
         "predicted_seconds": said["step_seconds"],
         "measured_seconds": seconds,
         "time_error": said["step_seconds"] / seconds - 1,

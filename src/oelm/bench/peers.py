@@ -6,7 +6,7 @@ and the GPT that anybody would write with torch's own parts, as a yardstick.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,6 @@ from oelm.models.gpt import GPT, GPTConfig
 
 @dataclass(frozen=True)
 class Peer:
-    summary: str
     build: Callable[[GPTConfig], nn.Module]
     """A model that takes token ids and targets and gives the mean loss."""
     counted: Callable[[GPTConfig], nn.Module]
@@ -123,18 +122,13 @@ class PlainGPT(nn.Module):
         return F.dropout(x, self.dropout, self.training)
 
 
-def _gpt2_itself(config: GPTConfig) -> nn.Module:
-    return gpt2(config).model
-
-
-def _bert_itself(config: GPTConfig) -> nn.Module:
-    return bert(config).model
-
+_GPT2 = Peer(gpt2, lambda config: gpt2(config).model, fused_optimizer=False)
+_BERT = Peer(bert, lambda config: bert(config).model, fused_optimizer=False)
 
 PEERS: dict[str, Peer] = {
-    "gpt2": Peer("Hugging Face GPT-2, torch's default AdamW", gpt2, _gpt2_itself, fused_optimizer=False),
-    "gpt2_fused": Peer("Hugging Face GPT-2, fused AdamW like ours", gpt2, _gpt2_itself, fused_optimizer=True),
-    "bert": Peer("Hugging Face BERT, torch's default AdamW", bert, _bert_itself, fused_optimizer=False),
-    "bert_fused": Peer("Hugging Face BERT, fused AdamW like ours", bert, _bert_itself, fused_optimizer=True),
-    "plain": Peer("a GPT of torch's own parts, fused AdamW like ours", PlainGPT, GPT, fused_optimizer=True),
+    "gpt2": _GPT2,
+    "gpt2_fused": replace(_GPT2, fused_optimizer=True),
+    "bert": _BERT,
+    "bert_fused": replace(_BERT, fused_optimizer=True),
+    "plain": Peer(PlainGPT, GPT, fused_optimizer=True),
 }

@@ -30,7 +30,7 @@ def estimate(
 
     Nothing is allocated and nothing is run, except with --check, which measures tiny and small on this machine. A
     machine file has the fields peak_flops, utilisation, memory_bytes, memory_bandwidth, link_bandwidth and overlap.
-    The formulas are in the docstring of oelm/analysis/estimate.py, their measured error in docs/speed.md.
+    The formulas are in the docstring of oelm/costs/estimate.py, their measured error in docs/speed.md.
 
     Example: oelm estimate --size 7b --gpus 64 --method oelm_freeze --gradient-checkpointing
     """
