@@ -12,7 +12,7 @@ from oelm.freezing.methods import method
 from oelm.freezing.modifiers import SHAPES, equal_baseline
 from oelm.models.attention import Context, rotary_angles, rotate, split_heads
 from oelm.models.cheap_attention import CHUNK, causal_linear_attention, windowed_attention
-from oelm.models.kernels import with_previous
+from oelm.models.kernels import causal_attention, with_previous
 
 ARMS = [
     "baseline+offset",
@@ -229,12 +229,18 @@ def test_offset_keys_are_turned_by_the_position_of_the_token_that_holds_them():
     torch.testing.assert_close(attention(x, Context(torch.arange(6)[None], angles, None, None)), expected)
 
 
-@pytest.mark.parametrize(("length", "window"), [(30, 7), (28, 7), (5, 4), (4, 1)])
+@pytest.mark.parametrize(("length", "window"), [(30, 7), (28, 7), (5, 4), (4, 1), (300, 40), (300, 150), (290, 129)])
 def test_a_window_in_chunks_is_a_window(length, window):
     q, k, v = (torch.randn(2, 3, length, 4, requires_grad=True) for _ in range(3))
     near = torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)
     expected = F.scaled_dot_product_attention(q, k, v, attn_mask=near)
-    torch.testing.assert_close(windowed_attention(q, k, v, window), expected)
+    weights = torch.randn_like(expected)
+    wanted = torch.autograd.grad((expected * weights).sum(), (q, k, v))
+    for attention in (windowed_attention, lambda *qkvw: causal_attention(*qkvw[:3], 0.0, qkvw[3])):
+        y = attention(q, k, v, window)
+        torch.testing.assert_close(y, expected)
+        for g, r in zip(torch.autograd.grad((y * weights).sum(), (q, k, v)), wanted, strict=True):
+            torch.testing.assert_close(g, r, rtol=1e-4, atol=1e-5)
 
 
 def test_linear_attention_in_chunks_is_the_sum_over_everything_before():

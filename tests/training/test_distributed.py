@@ -48,7 +48,16 @@ SCHEDULED = (
     THAWED_IN_A_PAUSE,
     "permutation_qk+rank=2",
 )
-COPIED = (*METHODS, *SCHEDULED)
+SHAPED = (
+    "baseline+thin=2+kv=1+qknorm+offset",
+    "baseline+window=8",
+    "baseline+linear",
+    "baseline+synthesizer",
+    "baseline+mixing",
+    "baseline+tied_kv",
+    "baseline+share=2",
+)
+COPIED = (*METHODS, *SCHEDULED, *SHAPED)
 SHARDED = ("baseline", "oelm_freeze", "k_only", *SCHEDULED)
 
 

@@ -114,7 +114,7 @@ def _print(facts: dict[str, Any]) -> None:
     if facts["adapters_parameters"]:
         console.print(f"  learned adapters: {facts['adapters_parameters']:,} parameters")
     console.print("\n  [bold]over a run[/], from its first step to its last")
-    width = max(len(row["what"]) for row in facts["training"])
+    width = max((len(row["what"]) for row in facts["training"]), default=0)
     for row in facts["training"]:
         console.print(f"  {row['what']:<{width}}  {row['when']}")
     console.print(f"  [dim]{LEGEND}[/]")

@@ -166,7 +166,11 @@ class Projection(nn.Module):
             x = x + self.shift * (previous - x)
         y = self.base(x)
         if adapters.rank:
-            y = y + F.linear(F.linear(x, self.down), self.up)
+            low = F.linear(x, self.down)
+            if y.dtype == low.dtype == self.up.dtype:  # y + low @ up.T to the bit, in one pass over y less
+                y = torch.addmm(y.flatten(0, -2), low.flatten(0, -2), self.up.T).view(y.shape)
+            else:  # autocast
+                y = y + F.linear(low, self.up)
         if adapters.mix:
             y = torch.einsum("...hd,hde->...he", y.unflatten(-1, (self.num_heads, -1)), self.mix).flatten(-2)
         if adapters.gain:

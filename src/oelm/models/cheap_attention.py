@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oelm.models.attention import CausalSelfAttention, Context, join_heads, rotary_angles, rotate, split_heads
-from oelm.models.kernels import ATTENTION_BLOCK, Dropout, with_previous
+from oelm.models.kernels import ATTENTION_BLOCK, Dropout, blocked_attention_pays, causal_attention, with_previous
 from oelm.models.shape import GPTConfig
 
 CHUNK = 64
@@ -37,14 +37,16 @@ class WindowAttention(CausalSelfAttention):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
         window, (length, seen) = self.config.window or 0, (q.shape[2], k.shape[2])
+        dropout = self.dropout if self.training else 0.0
         if context.mask is None and length == seen > window:
-            return windowed_attention(q, k, v, window, self.dropout if self.training else 0.0)
+            if blocked_attention_pays(q, v, dropout):
+                return causal_attention(q, k, v, dropout, window)
+            return windowed_attention(q, k, v, window, dropout)
         if context.mask is None and length == 1:
             return F.scaled_dot_product_attention(q, k[:, :, -window:], v[:, :, -window:])
         if context.mask is None:
             return super()._attend(q, k, v, context)
         recent = torch.ones(length, seen, dtype=torch.bool, device=q.device).triu(seen - length - window + 1)
-        dropout = self.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(q, k, v, attn_mask=context.mask & recent, dropout_p=dropout)
 
     def attention_flops(self, length: int) -> int:

@@ -106,7 +106,7 @@ class FreezeCallback(TrainerCallback):
         statistics = {k: v for k, v in self._timer.statistics().items() if not k.endswith("_share")}  # no phases here
         self.timing = {
             "model_type": self.method.name,
-            "init_method": self.report.sites[0].init,
+            "init_method": self.report.sites[0].init if self.report.sites else "keep",
             **statistics,
         }
         if args.should_save:
