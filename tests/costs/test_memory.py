@@ -96,5 +96,5 @@ def test_the_formula_knows_the_kernels_constants_and_needs_no_torch():
     assert (memory.ATTENTION_BLOCK, memory.LOSS_CHUNK_ROWS) == (
         kernels.ATTENTION_BLOCK, kernels.LOSS_CHUNK_ROWS,
     )  # fmt: skip
-    program = "import sys, oelm.costs.memory; assert 'torch' not in sys.modules"
+    program = "import sys, oelm.costs.memory, oelm.costs.flops; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import oelm
 from oelm.cli.main import app
-from oelm.costs.flops import model_flops
+from oelm.costs.counting import model_flops
 from oelm.costs.inspection import inspect_model
 from oelm.models.known import KNOWN, named_config
 

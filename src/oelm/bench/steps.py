@@ -18,7 +18,7 @@ from oelm.bench.names import PRODUCTS as PRODUCTS
 from oelm.bench.names import arm_name as arm_name
 from oelm.bench.peers import PEERS
 from oelm.bench.ratios import Step
-from oelm.costs.flops import model_flops
+from oelm.costs.counting import model_flops
 from oelm.costs.inspection import costs_of
 from oelm.data.tokens import TokenData
 from oelm.freezing.apply import freeze

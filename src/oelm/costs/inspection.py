@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from oelm.costs.flops import Flops, model_flops
+from oelm.costs.counting import model_flops
+from oelm.costs.flops import Flops
 from oelm.costs.memory import Blocks, Memory, Step, training_memory
 from oelm.errors import OelmError
 from oelm.freezing.apply import freeze
