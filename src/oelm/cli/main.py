@@ -18,6 +18,7 @@ from oelm.cli import (
     doctor,
     estimate,
     experiments,
+    export,
     generate,
     inspect,
     recommend,
@@ -55,6 +56,7 @@ app.command("dashboard")(dashboard.dashboard)
 app.command("logs")(status.logs)
 app.command("stop")(status.stop)
 app.command("generate")(generate.generate)
+app.command("export")(export.export)
 app.command("bench")(bench.bench)
 app.command("estimate")(estimate.estimate)
 app.command("compare")(compare.compare)

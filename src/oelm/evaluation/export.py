@@ -1,0 +1,145 @@
+"""A run's model as a folder that every tool reads: stock weights, tokenizer, generation settings and a model card.
+
+The folder needs no oelm: `pipeline("text-generation", folder)` works on it. Its logits were compared with those of the
+checkpoint before it appears.
+"""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+from oelm.data.tokenization import end_of_text_id, tokenizer_hash
+from oelm.errors import OelmError, Unavailable, unknown
+from oelm.evaluation.card import model_card
+from oelm.files import appearing_folder
+from oelm.training import checkpoints
+
+TOLERANCE = 1e-5
+"""How far a logit may be from the checkpoint's, as a share of the largest."""
+NOT_THERE = {
+    "remote-code": "a modelling file of its own is not written",
+    "gguf-ready": "no conversion was tried out; converters read the folder that --to hf writes",
+}
+_SPECIAL = {
+    "pad_token": ("[PAD]", "<pad>"),
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "mask_token": ("[MASK]", "<mask>"),
+    "unk_token": ("[UNK]", "<unk>"),
+}
+
+
+def export(
+    run: str | Path, out: str | Path | None = None, *, to: str = "hf", which: str = checkpoints.BEST
+) -> dict[str, Any]:
+    """Write the model of a run (or of a checkpoint folder) to `out`, by default RUN/export; say what was written."""
+    if to in NOT_THERE:
+        raise OelmError(f"--to {to} is not there: {NOT_THERE[to]}; use --to hf")
+    if to != "hf":
+        raise unknown("export format", to, ["hf"])
+    if which not in (checkpoints.BEST, checkpoints.LATEST):
+        raise unknown("checkpoint", which, (checkpoints.BEST, checkpoints.LATEST))
+    checkpoint = checkpoints.resolve(Path(run), which)
+    out = Path(out) if out is not None else Path(run) / "export"
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise OelmError(f"{out} is there already; remove it, or give another folder with --out")
+    original, stock = _models(checkpoint.path)
+    difference = _difference(original, stock)
+    if difference > TOLERANCE:
+        raise OelmError(
+            f"the exported model's logits are {difference:.1e} away from the checkpoint's; please report this"
+        )
+    tokenizer = _tokenizer(checkpoint.path, stock)
+    facts = {
+        "folder": str(out),
+        "architecture": type(stock).__name__,
+        "step": checkpoint.step,
+        "logit_difference": difference,
+        "parameters": sum(p.numel() for p in stock.parameters()),
+        "context": getattr(stock.config, "max_position_embeddings", None),
+        "tokenizer_hash": tokenizer_hash(tokenizer.backend_tokenizer) if tokenizer else None,
+    }
+    with appearing_folder(out) as folder:
+        stock.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        (folder / "README.md").write_text(model_card(checkpoint, facts), encoding="utf-8")
+    return facts
+
+
+def push(folder: str | Path, repository: str, *, private: bool = True) -> str:
+    """Upload an exported folder to the hub; the repository is made if it is not there."""
+    import huggingface_hub
+
+    hub = huggingface_hub.HfApi()
+    try:
+        hub.create_repo(repository, private=private, exist_ok=True)
+        return str(hub.upload_folder(folder_path=str(folder), repo_id=repository))
+    except Exception as error:  # the hub's clients raise many unrelated types
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise Unavailable(f"{folder} was written, but {repository} could not be pushed to ({reason})") from error
+
+
+def _models(folder: Path) -> tuple[Any, Any]:
+    """The checkpoint's model, and the stock one that it equals."""
+    import transformers
+    from transformers.utils import logging
+
+    from oelm.freezing.projections import merge
+    from oelm.models.export import to_stock
+    from oelm.models.gpt import GPT
+
+    logging.disable_progress_bar()
+    name = (json.loads((folder / "config.json").read_text("utf-8")).get("architectures") or [""])[0]
+    if name == "GPTForCausalLM":
+        original = GPT.from_pretrained(folder).eval()
+        return original, to_stock(original)
+    stock_class = getattr(transformers, str(name), None)
+    if not (isinstance(stock_class, type) and issubclass(stock_class, transformers.PreTrainedModel)):
+        raise OelmError(
+            f"{name or 'a model without a name'} has no equal in transformers; the checkpoint loads with oelm"
+        )
+    original = stock_class.from_pretrained(folder).eval()
+    return original, merge(copy.deepcopy(original))
+
+
+def _difference(original: Any, stock: Any) -> float:
+    """The largest difference of a logit on random tokens, as a share of the largest logit."""
+    import torch
+
+    length = min(64, getattr(stock.config, "max_position_embeddings", None) or 64)
+    ids = torch.randint(0, stock.config.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
+    more = {"decoder_input_ids": ids} if stock.config.is_encoder_decoder else {}
+    with torch.no_grad():
+        ours, theirs = original(ids, **more), stock(ids, **more).logits
+    ours = getattr(ours, "logits", ours)
+    return float((ours - theirs).abs().max() / ours.abs().max())
+
+
+def _tokenizer(folder: Path, stock: Any) -> Any:
+    """The checkpoint's tokenizer with its special tokens named, which the model's settings then know as well."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return None
+    tokenizer = Tokenizer.from_file(str(file))
+    special = {
+        role: next((token for token in tokens if tokenizer.token_to_id(token) is not None), None)
+        for role, tokens in _SPECIAL.items()
+    }
+    if stock.can_generate():
+        end = tokenizer.id_to_token(end_of_text_id(tokenizer))
+        special.update(bos_token=end, eos_token=end, pad_token=special["pad_token"] or end)
+    room = getattr(stock.config, "max_position_embeddings", None)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **{role: token for role, token in special.items() if token}, model_max_length=room
+    )
+    for role in ("bos", "eos", "pad"):
+        number = getattr(wrapped, f"{role}_token_id")
+        for settings in (stock.config, getattr(stock, "generation_config", None)):
+            if settings is not None and number is not None:
+                setattr(settings, f"{role}_token_id", number)
+    return wrapped
