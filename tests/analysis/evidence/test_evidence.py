@@ -10,6 +10,7 @@ from factory import make_run
 from oelm.analysis.evidence.records import FILE, as_text, gather, shipped
 from oelm.cli.main import app
 from oelm.errors import OelmError
+from oelm.runs import FAILED
 
 ROOT = Path(__file__).parents[3]
 HERE = ROOT / "src" / "oelm" / "analysis" / "evidence" / FILE
@@ -69,8 +70,10 @@ def test_every_run_that_ships_has_its_seed_its_settings_and_a_finite_score():
     assert all(arm.scores and arm.settings["training.max_lr"] > 0 for arm in loaded.arms)
 
 
-def test_an_unfinished_run_is_no_evidence(tmp_path):
+def test_only_finished_runs_are_evidence_and_a_failure_is_not_kept_quiet(tmp_path):
     make_run(tmp_path, "baseline", 0)
     make_run(tmp_path, "oelm_freeze", 0, finished=False)
-    with pytest.raises(OelmError, match="oelm_freeze-s0 is not finished"):
+    assert [run[1] for run in gather(tmp_path)["runs"]] == ["baseline"]
+    make_run(tmp_path, "oelm_freeze", 1, finished=False, state=FAILED)
+    with pytest.raises(OelmError, match="oelm_freeze-s1 failed"):
         gather(tmp_path)

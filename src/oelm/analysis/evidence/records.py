@@ -14,7 +14,7 @@ from oelm.analysis.compare.arms import Run
 from oelm.analysis.compare.results import Loaded, load_runs
 from oelm.errors import OelmError
 from oelm.files import write_atomically
-from oelm.runs import FINISHED, RunFolder
+from oelm.runs import FAILED, FINISHED, RunFolder
 
 FILE = "records.json"
 RESULT = ("dataset", "data_fingerprint", "model_family", "model_name", "steps", "total_parameters", "median_step_time")
@@ -51,12 +51,12 @@ def shipped() -> Loaded:
 def gather(results: Path) -> dict[str, Any]:
     """What the package is to hold of the runs below a folder."""
     root, loaded = results.resolve(), load_runs(results)
-    if loaded.incomplete:
-        raise OelmError(f"{loaded.incomplete[0].folder.path} is not finished; only finished runs are evidence")
+    if failed := [run.folder.path for run in loaded.incomplete if run.state == FAILED]:
+        raise OelmError(f"{failed[0]} failed, which the evidence has no room for; resume the run or remove it")
     settings: list[dict[str, Any]] = []
     step_times: list[dict[str, Any]] = []
     runs = []
-    for run in loaded.runs:
+    for run in loaded.finished:
         config = {key: value for key, value in run.config.items() if key not in ("method", "seed", "runtime")}
         timed = [_place(_times(found), step_times) for found in run.measured]
         known = {key: (run.result or {})[key] for key in RESULT if key in (run.result or {})}
