@@ -13,13 +13,16 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from oelm.costs.inspection import ALL_SIZES, Costs, costs_of
 from oelm.costs.memory import PRECISIONS
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import method
+from oelm.models.shape import ALL_SIZES
 from oelm.validation import Limit, plain_number, require_valid
+
+if TYPE_CHECKING:
+    from oelm.costs.inspection import Costs
 
 STRATEGIES = ("ddp", "fsdp")
 ADAMW_PASSES = 7
@@ -90,8 +93,10 @@ class Job:
 
 
 @cache
-def _costs(job: Job) -> Costs:
+def _costs(job: Job) -> "Costs":
     """What one device computes and holds, before any of it is spread."""
+    from oelm.costs.inspection import costs_of  # with torch, once the job is known to be one
+
     shape = ALL_SIZES[job.size]
     longest = max(shape.max_seq_len, job.length or 0)
     return costs_of(
@@ -169,7 +174,7 @@ def _one(job: Job, machine: Machine) -> dict[str, Any]:
     }
 
 
-def _memory(job: Job, costs: Costs) -> dict[str, int]:
+def _memory(job: Job, costs: "Costs") -> dict[str, int]:
     """What a device holds at the highest moment of a step; FSDP shares weights, gradients and optimizer."""
     held = costs.memory
     assert held is not None  # our GPT has a formula
@@ -185,7 +190,7 @@ def _memory(job: Job, costs: Costs) -> dict[str, int]:
     return {**parts, "total": sum(parts.values())}
 
 
-def _traffic(job: Job, costs: Costs) -> int:
+def _traffic(job: Job, costs: "Costs") -> int:
     """Bytes that one device sends per step."""
     trainable, each = costs.trainable_parameters, PRECISIONS[job.precision].gradient
     share = (job.gpus - 1) / job.gpus
@@ -193,7 +198,7 @@ def _traffic(job: Job, costs: Costs) -> int:
     return round(share * each * moved)
 
 
-def _seconds(job: Job, machine: Machine, costs: Costs, traffic: int) -> dict[str, float]:
+def _seconds(job: Job, machine: Machine, costs: "Costs", traffic: int) -> dict[str, float]:
     computing = costs.step_flops / (machine.peak_flops * machine.utilisation)
     own = costs.trainable_parameters / (job.gpus if job.strategy == "fsdp" else 1)
     updating = ADAMW_PASSES * 4 * own / machine.memory_bandwidth

@@ -26,29 +26,13 @@ from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import USUAL_STEPS, picture, trained_shares
 from oelm.freezing.sites import place
 from oelm.models.gpt import GPT
-from oelm.models.shape import SIZES, GPTConfig
+from oelm.models.shape import ALL_SIZES, GPTConfig
 from oelm.runs import checkpoint_bytes
 
 TASK_LENGTH = 128
 """Tokens per text in the study's classification experiments."""
 BATCH_SIZE = 8
 """Sequences per step that memory is predicted for, as in the trainer."""
-
-
-def _large(d_model: int, num_layers: int, num_heads: int, max_seq_len: int = 2048) -> GPTConfig:
-    shape = GPTConfig(d_model=d_model, num_layers=num_layers, num_heads=num_heads, d_ff=4 * d_model)
-    return replace(shape, max_seq_len=max_seq_len, dropout=0.0)
-
-
-ALL_SIZES: dict[str, GPTConfig] = {
-    **SIZES,
-    "1b": _large(2048, 24, 16),
-    "3b": _large(2560, 32, 32),
-    "7b": _large(4096, 32, 32),
-    "13b": _large(5120, 40, 40),
-    "70b": _large(8192, 80, 64, max_seq_len=4096),
-}
-"""Our own sizes, and the usual widths and depths of larger decoders, which are counted only."""
 
 
 @dataclass(frozen=True)

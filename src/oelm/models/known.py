@@ -13,7 +13,7 @@ from typing import Any
 
 from oelm.errors import OelmError, Unavailable, unknown
 from oelm.hub import reason, unreachable
-from oelm.models.shape import SIZES
+from oelm.models.shape import ALL_SIZES, SIZES
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _auto_class(transformers: Any, architecture: str) -> Any:
 
 def require_known(name: str) -> None:
     """Refuse what neither is here nor can be had, at once: transformers would ask the hub for half a minute."""
-    if name in (*SIZES, *KNOWN) or Path(name).exists():
+    if name in (*ALL_SIZES, *KNOWN) or Path(name).exists():
         return
     if difflib.get_close_matches(name, [*SIZES, *KNOWN], cutoff=0.85):
         raise unknown("model", name, [*SIZES, *KNOWN])

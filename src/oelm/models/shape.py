@@ -151,6 +151,15 @@ SIZES: dict[str, GPTConfig] = {
     "medium": _shape(768, 12, 12, max_seq_len=1024),
     "large": _shape(1024, 24, 16, max_seq_len=1024),
 }
+ALL_SIZES: dict[str, GPTConfig] = {
+    **SIZES,
+    "1b": _shape(2048, 24, 16, max_seq_len=2048),
+    "3b": _shape(2560, 32, 32, max_seq_len=2048),
+    "7b": _shape(4096, 32, 32, max_seq_len=2048),
+    "13b": _shape(5120, 40, 40, max_seq_len=2048),
+    "70b": _shape(8192, 80, 64, max_seq_len=4096),
+}
+"""Also the usual widths and depths of larger decoders, which are counted only."""
 
 
 def _eights(width: float) -> int:
