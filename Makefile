@@ -58,7 +58,6 @@ experiments-mini: $(VENV)/installed  ## the published comparisons and their cont
 	@$(BIN)/oelm run phase3 controls --scale mini --seeds 0,1,2 --time --out results/mini
 	@$(BIN)/oelm run learning-rate --scale mini --out results/mini
 	@$(BIN)/python results/redraw.py
-	@$(BIN)/oelm claims results/mini --json > results/mini/claims.json
 
 # A link, so that no record names a place on this machine.
 ENCODER := runs/encoders-minilm/data/minilm-l6

@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from oelm.analysis.claims.verdicts import Evidence, Verdict
     from oelm.analysis.compare.results import Loaded
 
-_COLOURS = {"impossible": "red", "inconsistent": "yellow", "not reproduced": "yellow", "not tested": "dim"}
+_COLOURS = {
+    "impossible": "red",
+    "inconsistent": "yellow",
+    "circular": "yellow",
+    "not reproduced": "yellow",
+    "not tested": "dim",
+}
 
 
 def claims(

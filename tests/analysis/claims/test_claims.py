@@ -142,7 +142,7 @@ def test_the_end_of_a_log_decides_what_a_gap_said_of_the_whole_run_means(known):
 
 @pytest.fixture
 def ours(known, tmp_path):
-    """ours(oelm_freeze=11.0, …): the audit's evidence with runs of these perplexities, three seeds each."""
+    """ours(oelm_freeze=11.0, …): the evidence with runs of these perplexities, three seeds each."""
 
     def build(seeds=3, **perplexities):
         for method, value in perplexities.items():
@@ -167,7 +167,7 @@ def test_our_runs_decide_what_arithmetic_cannot(ours):
     assert verdict("bert-speed", found).ours is None  # a decoder's time says nothing about an encoder's
 
 
-def test_runs_of_two_studies_on_one_data_set_are_all_found(known, tmp_path):
+def test_runs_of_two_comparisons_on_one_data_set_are_all_found(known, tmp_path):
     encoder = {"model": {"size": "", "encoder": "bert"}}
     for place, seeds in (("screen", 1), ("final", 3)):
         for method, accuracy in (("baseline", 0.86), ("oelm_freeze", 0.82)):
@@ -178,13 +178,13 @@ def test_runs_of_two_studies_on_one_data_set_are_all_found(known, tmp_path):
                 write_json(folder.result_file, {**folder.result(), "data_fingerprint": place})
         write_step_times(tmp_path / place)
     found = type(known)(**{**vars(known), "loaded": load_runs([tmp_path])})
-    assert len({study.dataset for study in found.loaded.comparisons}) == 2  # shown apart, yet both are sst2
+    assert len({comparison.dataset for comparison in found.loaded.comparisons}) == 2  # shown apart, yet both are sst2
     assert verdict("sst2-accuracy", found).verdict == "reproduced"
     assert "3 seeds" in verdict("sst2-accuracy", found).ours
     assert "-4.3%" in verdict("bert-speed", found).ours
 
 
-def test_studies_of_ours_that_disagree_decide_nothing(ours, tmp_path):
+def test_comparisons_of_ours_that_disagree_decide_nothing(ours, tmp_path):
     for seed in range(3):
         for method, value in (("baseline", 10.0), ("oelm_freeze", 10.1)):
             larger = {"model": {"size": "tiny", "overrides": {}}}
