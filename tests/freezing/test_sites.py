@@ -37,7 +37,7 @@ def test_a_class_of_the_same_name_that_is_built_differently_is_refused_not_crash
 )  # fmt: skip
 def test_a_layout_that_names_what_is_not_there_is_told_so(monkeypatch, layout, missing):
     monkeypatch.setattr("oelm.freezing.sites.LAYOUTS", {**LAYOUTS, "PairwiseAttention": layout})
-    with pytest.raises(oelm.OelmError, match=f": its PairwiseAttention at '0' has no '{missing}'; known"):
+    with pytest.raises(oelm.OelmError, match=f": its PairwiseAttention at '0' has no '{missing}'; a class is added"):
         attention_sites(nn.ModuleList([PairwiseAttention()]))
 
 

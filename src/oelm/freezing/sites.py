@@ -12,6 +12,7 @@ read off the module (`oelm.freezing.structure`). From outside, `register_sites` 
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from math import isclose
 from operator import attrgetter
 
 from torch import nn
@@ -54,9 +55,6 @@ def _fused(name: str, heads: str, key_heads: str | None = None, groups: str | in
     return Layout(f"{name}.query", f"{name}.key", heads, key_heads, fused=fused, groups=groups)
 
 
-_BERT = Layout("query", "key", "num_attention_heads")
-_BERT_CROSS = Layout("query", "key", "num_attention_heads", kind="cross")
-_LLAMA = Layout("q_proj", "k_proj", "config.num_attention_heads", num_key_heads="config.num_key_value_heads")
 _GPT2 = _fused("c_attn", "num_heads")
 _GPT2_CROSS = Layout(
     "q_attn.query", "c_attn.key", "num_heads", kind="cross", fused={"q_attn": ("query",), "c_attn": ("key", "value")}
@@ -66,25 +64,9 @@ _CONFIG_HEADS = "config.num_attention_heads"
 
 LAYOUTS: dict[str, Layout] = {
     "CausalSelfAttention": Layout("query", "key", "num_heads", num_key_heads="num_key_heads"),  # oelm.models
-    "BertSelfAttention": _BERT,
-    "BertCrossAttention": _BERT_CROSS,
-    "RobertaSelfAttention": _BERT,
-    "RobertaCrossAttention": _BERT_CROSS,
-    "XLMRobertaSelfAttention": _BERT,
-    "XLMRobertaCrossAttention": _BERT_CROSS,
-    "ElectraSelfAttention": _BERT,
-    "ElectraCrossAttention": _BERT_CROSS,
-    "DistilBertSelfAttention": Layout("q_lin", "k_lin", "n_heads"),
-    "LlamaAttention": _LLAMA,
-    "MistralAttention": _LLAMA,
-    "Qwen2Attention": _LLAMA,
-    "Qwen3Attention": _LLAMA,
-    "T5Attention": Layout("q", "k", "n_heads", divides_logits=False),
-    "EncDecAttention:T5Attention": Layout("q", "k", "n_heads", kind="cross", divides_logits=False),
-    "BartAttention": Layout("q_proj", "k_proj", "num_heads"),
-    "encoder_attn:BartAttention": Layout("q_proj", "k_proj", "num_heads", kind="cross"),
-    "ViTAttention": Layout("q_proj", "k_proj", "num_attention_heads"),
-    "EsmSelfAttention": _BERT,  # its factor says 1, but it divides queries before
+    "EsmSelfAttention": Layout(
+        "query", "key", "num_attention_heads"
+    ),  # its factor says 1, but it divides queries before
     "GPTNeoSelfAttention": Layout("q_proj", "k_proj", "num_heads", divides_logits=False),
     # Fused, each with its own order of rows:
     "GPT2Attention": _GPT2,
@@ -179,8 +161,8 @@ def _attention(model: nn.Module) -> Iterator[tuple[str, nn.Module, Layout]]:
     by_design = any(getattr(module, "has_queries", True) is False for module in model.modules())
     if not known and not by_design:
         raise OelmError(
-            f"{type(model).__name__} has no attention that oelm knows{named}; known: {', '.join(LAYOUTS)}, and others "
-            "by structure. A class is added with oelm.register_sites(class_name, Layout(...)): see docs/models.md"
+            f"{type(model).__name__} has no attention that oelm knows{named}; a class is added with "
+            "oelm.register_sites(class_name, Layout(...)): see docs/models.md"
         )
     if odd:
         raise OelmError(
@@ -237,7 +219,8 @@ def _unit(module: nn.Module, layout: Layout, heads: int) -> float:
     head_dim = int(module.get_submodule(layout.query).out_features) // heads  # type: ignore[arg-type]
     if not layout.divides_logits:
         return head_dim**-0.5
-    return head_dim**-0.5 / attrgetter(layout.logit_factor)(module) if layout.logit_factor else 1.0
+    unit = head_dim**-0.5 / attrgetter(layout.logit_factor)(module) if layout.logit_factor else 1.0
+    return 1.0 if isclose(unit, 1.0, rel_tol=1e-6) else unit
 
 
 def _has_norm(module: nn.Module, role: str) -> bool:
