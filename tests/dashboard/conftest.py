@@ -12,8 +12,11 @@ from oelm.dashboard.server import build
 
 
 @pytest.fixture(autouse=True)
-def every_look_is_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_look_is_a_scan(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "browser" in request.module.__name__:
+        return
     monkeypatch.setattr(board_module, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(board_module, "MOST_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -95,6 +95,7 @@ def test_a_process_that_died_shows_as_dead(tmp_path: Path) -> None:
 
 
 def test_one_scan_serves_all_who_ask_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oelm.dashboard.board.MOST_SECONDS", 30.0)
     monkeypatch.setattr("oelm.dashboard.board.FRESH_SECONDS", 30.0)
     factory.make_run(tmp_path)
     board = Board([tmp_path])
@@ -175,6 +176,9 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_nothing_is_ever_written(tmp_path: Path) -> None:
     factory.make_suite(tmp_path, ("baseline",), (0, 1))
+    dead = factory.make_run(tmp_path, seed=2, finished=False)
+    with dead.lock():
+        pass
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     board = Board([tmp_path])
     rows(board)

@@ -1,6 +1,7 @@
 """The web server: `build(folders)` is the application, `serve(folders)` runs it until Ctrl-C."""
 
 import json
+import os
 import socket
 from collections.abc import Callable
 from importlib.resources import files
@@ -47,6 +48,8 @@ def serve(
     import uvicorn
 
     require_safe(host, token)
+    if hasattr(os, "nice"):
+        os.nice(5)  # training comes first
     app = build(folders, judge, (host,), token)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listening:

@@ -1,13 +1,13 @@
 // Charts by plotly, which comes with the installed Python package and is loaded when a view first needs it.
 
 import { h } from "./dom.js";
-import { t } from "./words.js";
 
 let loading = null;
 
 export function plotly() {
   loading ||= new Promise((resolve, reject) => {
-    document.head.append(h("script", { src: "/plotly.min.js", onload: () => resolve(window.Plotly), onerror: () => reject(new Error("plotly.min.js could not be loaded; run: pip install 'oelm[dashboard]'")) }));
+    const failed = () => reject(new Error("plotly.min.js could not be loaded; run: pip install 'oelm[dashboard]'"));
+    document.head.append(h("script", { src: "/plotly.min.js", onload: () => resolve(window.Plotly), onerror: failed }));
   });
   return loading;
 }
@@ -50,13 +50,16 @@ function axis(title, log) {
 // Labels reach plotly as plain text: it would read some HTML tags in them.
 export const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
-export async function draw(place, traces, { x, y, logX = false, logY = false, frame = null, legend = false, hover = "x unified", revision = "", shapes = [] }) {
+export async function draw(place, traces, { x, y, logX = false, logY = false, frame = null, legend = false, hover = "x unified", revision = "" }) {
   const Plotly = await plotly();
   if (!place.isConnected) return;
+  const clear = "rgba(0,0,0,0)";
   const layout = {
-    margin: { l: 8, r: 12, t: 12, b: 8 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: legend, legend: { x: 1, y: 1, xanchor: "right", yanchor: "top", orientation: "h", bgcolor: "rgba(0,0,0,0)" }, hovermode: hover, uirevision: revision, shapes,
-    font: { family: css("--font"), size: 12, color: css("--ink") }, hoverlabel: { bgcolor: css("--surface"), bordercolor: css("--line"), font: { size: 12, color: css("--ink") }, namelength: 40 },
-    xaxis: axis(x, logX), yaxis: { ...axis(y, logY), ...(frame ? { range: frame } : {}) }, dragmode: "zoom",
+    margin: { l: 8, r: 12, t: 12, b: 8 }, paper_bgcolor: clear, plot_bgcolor: clear, dragmode: "zoom", hovermode: hover, uirevision: revision,
+    showlegend: legend, legend: { x: 1, y: 1, xanchor: "right", yanchor: "top", orientation: "h", bgcolor: clear },
+    font: { family: css("--font"), size: 12, color: css("--ink") },
+    hoverlabel: { bgcolor: css("--surface"), bordercolor: css("--line"), font: { size: 12, color: css("--ink") }, namelength: 40 },
+    xaxis: axis(x, logX), yaxis: { ...axis(y, logY), ...(frame ? { range: frame } : {}) },
   };
   await Plotly.react(place, traces, layout, { displayModeBar: false, responsive: true, doubleClick: "reset+autosize" });
 }
@@ -65,13 +68,15 @@ export async function draw(place, traces, { x, y, logX = false, logY = false, fr
 export function downloads(place, name, csv) {
   const save = async (format) => {
     const Plotly = await plotly();
-    const paper = { ...place.layout, paper_bgcolor: css("--surface"), plot_bgcolor: css("--surface"), showlegend: place.data.filter((trace) => trace.showlegend !== false).length < 20, legend: { orientation: "h", y: -0.25 }, margin: { l: 60, r: 20, t: 30, b: 60 } };
-    await Plotly.downloadImage({ data: place.data, layout: paper }, { format, filename: name, width: 1000, height: 600, scale: format === "png" ? 2 : 1 });
+    const paper = {
+      ...place.layout, paper_bgcolor: css("--surface"), plot_bgcolor: css("--surface"), margin: { l: 60, r: 20, t: 30, b: 60 },
+      showlegend: place.data.filter((trace) => trace.showlegend !== false).length < 20, legend: { orientation: "h", y: -0.25 },
+    };
+    const scale = format === "png" ? 2 : 1;
+    await Plotly.downloadImage({ data: place.data, layout: paper }, { format, filename: name, width: 1000, height: 600, scale });
   };
   return h("div", { class: "downloads" },
     h("button", { type: "button", class: "small", onclick: () => save("png") }, "PNG"),
     h("button", { type: "button", class: "small", onclick: () => save("svg") }, "SVG"),
     csv ? h("a", { class: "button small", href: csv(), download: `${name}.csv`, onclick: (event) => event.currentTarget.setAttribute("href", csv()) }, "CSV") : null);
 }
-
-export const axisName = (key) => t(key);

@@ -9,16 +9,23 @@ export function claims(view, board, state) {
 
   function draw() {
     const names = [...new Set(found.map((one) => one.verdict))];
-    const chips = names.map((name) => h("button", { type: "button", class: `chip verdict-chip ${name.replaceAll(" ", "-")}`, "aria-pressed": String(state.verdict === name), onclick: () => { state.verdict = state.verdict === name ? "" : name; keep("claims", state); draw(); } },
-      h("i", { class: "dot" }), ` ${found.filter((one) => one.verdict === name).length} ${word(name)}`));
+    const choose = (name) => {
+      state.verdict = state.verdict === name ? "" : name;
+      keep("claims", state);
+      draw();
+    };
+    const count = (name) => found.filter((one) => one.verdict === name).length;
+    const chip = (name) => h("button", { type: "button", class: `chip ${look(name)}`, "aria-pressed": String(state.verdict === name), onclick: () => choose(name) },
+      h("i", { class: "dot" }), ` ${count(name)} ${word(name)}`);
     const shown = found.filter((one) => !state.verdict || one.verdict === state.verdict);
-    view.replaceChildren(h("h1", {}, t("claims_title")), h("p", { class: "lead" }, t("claims_text")), h("div", { class: "bar" }, h("div", { class: "chips", role: "group" }, chips)), h("div", { class: "claims" }, shown.map(claim)));
+    view.replaceChildren(h("h1", {}, t("claims_title")), h("p", { class: "lead" }, t("claims_text")),
+      h("div", { class: "bar" }, h("div", { class: "chips", role: "group" }, names.map(chip))), h("div", { class: "claims" }, shown.map(claim)));
   }
 
   function claim(one) {
     const lines = ["published", "follows", "ours", "reason"].filter((key) => one[key]);
     return h("article", { class: "claim" },
-      h("div", { class: "claim-head" }, h("span", { class: `verdict ${one.verdict.replaceAll(" ", "-")}` }, word(one.verdict)), h("h2", {}, one.claim)),
+      h("div", { class: "claim-head" }, h("span", { class: `verdict ${look(one.verdict)}` }, word(one.verdict)), h("h2", {}, one.claim)),
       h("dl", {}, lines.flatMap((key) => [h("dt", {}, t(key)), h("dd", { class: key }, one[key])])));
   }
 
@@ -34,3 +41,5 @@ export function claims(view, board, state) {
   load();
   return { update: ({ results }) => results && load(), close: () => { closed = true; } };
 }
+
+const look = (verdict) => verdict.replaceAll(" ", "-");

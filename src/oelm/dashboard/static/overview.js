@@ -28,10 +28,20 @@ export function overview(view, board, state) {
   let limit = CHUNK;
   let sorting = state.sort || "";
 
-  const field = h("input", { type: "search", placeholder: t("filter"), "aria-label": t("filter"), value: state.q || "", oninput: () => { state.q = field.value; limit = CHUNK; remember(); draw(); } });
+  const narrow = () => {
+    state.q = field.value;
+    limit = CHUNK;
+    remember();
+    draw();
+  };
+  const field = h("input", { type: "search", placeholder: t("filter"), "aria-label": t("filter"), value: state.q || "", oninput: narrow });
   const counts = h("div", { class: "chips", role: "group" });
   const total = h("span", { class: "muted", role: "status", id: "total" });
-  const all = h("input", { type: "checkbox", "aria-label": t("select_all"), onchange: () => { order.slice(0, limit).forEach((row) => (all.checked ? chosen.add(row.id) : chosen.delete(row.id))); draw(true); } });
+  const chooseAll = () => {
+    for (const row of order.slice(0, limit)) if (all.checked) chosen.add(row.id); else chosen.delete(row.id);
+    draw(true);
+  };
+  const all = h("input", { type: "checkbox", "aria-label": t("select_all"), onchange: chooseAll });
   const head = h("tr", {}, h("th", { class: "tick" }, all), COLUMNS.map(heading));
   const body = h("tbody");
   const table = h("table", { class: "runs" }, h("thead", {}, head), body);
@@ -109,13 +119,25 @@ export function overview(view, board, state) {
   }
 
   function drawCounts(among) {
-    const chips = STATES.map((name) => [name, among.filter((row) => row.state === name).length]).filter(([name, n]) => n || state.state === name);
-    counts.replaceChildren(...chips.map(([name, n]) => h("button", { type: "button", class: `chip ${name}`, "aria-pressed": String(state.state === name), onclick: () => { state.state = state.state === name ? "" : name; limit = CHUNK; remember(); draw(); } }, h("i", { class: "dot" }), ` ${n} ${word(name)}`)));
+    const count = (name) => among.filter((row) => row.state === name).length;
+    const choose = (name) => {
+      state.state = state.state === name ? "" : name;
+      limit = CHUNK;
+      remember();
+      draw();
+    };
+    const chip = (name) => h("button", { type: "button", class: `chip ${name}`, "aria-pressed": String(state.state === name), onclick: () => choose(name) },
+      h("i", { class: "dot" }), ` ${count(name)} ${word(name)}`);
+    counts.replaceChildren(...STATES.filter((name) => count(name) || state.state === name).map(chip));
   }
 
   function nothing() {
     if (!board.runs.size) return empty(t("none"), t("none_where", { roots: board.roots.join(", ") }), t("none_do"));
-    return h("div", { class: "empty" }, h("h2", {}, t("none_match")), h("button", { type: "button", onclick: () => { state.q = field.value = state.state = ""; remember(); draw(); } }, t("clear")));
+    const clear = () => {
+      field.value = state.state = "";
+      narrow();
+    };
+    return h("div", { class: "empty" }, h("h2", {}, t("none_match")), h("button", { type: "button", onclick: clear }, t("clear")));
   }
 
   view.replaceChildren(h("div", { class: "bar" }, field, counts, total), table, blank, more, tray);

@@ -1,8 +1,8 @@
 // One run: its curves, what of the network trains, whether frozen stayed frozen, where the time goes, and its words.
 
 import { ask, bytes, compact, duration, empty, h, keep, link, number } from "./dom.js";
-import { axisName, css, downloads, draw, looks } from "./charts.js";
-import { picker, press } from "./compare.js";
+import { css, downloads, draw, looks } from "./charts.js";
+import { curveControls } from "./controls.js";
 import { network } from "./network.js";
 import { pill, progress, score } from "./overview.js";
 import { metricName, t, word } from "./words.js";
@@ -63,29 +63,39 @@ export function run(view, board, state, [id]) {
 
   function drawCurves() {
     const name = metric();
-    const axes = ["step", "tokens", "flops", "seconds"].map((key) => h("button", { type: "button", "aria-pressed": String((state.x || "step") === key), onclick: (event) => { press(event.currentTarget); set("x", key, loadCurves); } }, t(key === "seconds" ? "time" : key)));
-    const toggle = (label, key) => h("button", { type: "button", class: "toggle", "aria-pressed": String(state[key] === "on"), onclick: () => set(key, state[key] === "on" ? "" : "on", drawCurves) }, t(label));
-    const weight = h("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: state.smooth || 0, "aria-label": t("smoothing"), onchange: () => set("smooth", weight.value === "0" ? "" : weight.value, loadCurves) });
+    const change = (key, value, afresh) => set(key, value, afresh && key !== "y" ? loadCurves : drawCurves);
     const busy = choice.contains(document.activeElement) && document.activeElement.matches("select, input");
-    if (!busy) choice.replaceChildren(name ? picker("", metrics().map((key) => [key, metricName(key)]), name, (value) => set("y", value, drawCurves), t("metric")) : "", h("div", { class: "segments", role: "group", "aria-label": t("axis") }, axes), toggle("log_x", "logx"), toggle("log_y", "logy"), h("label", { class: "slider" }, t("smoothing"), weight));
+    if (!busy) choice.replaceChildren(...curveControls(state, metrics().map((key) => [key, metricName(key)]), name, change, false));
     chart.hidden = !name;
     if (!name) return null;
-    const [, other] = looks([{ is_baseline: true }, {}]);
+    const color = { train: css("--muted"), validation: looks([{}])[0].color };
     const traces = ["train", "validation"].filter((kind) => drawn[`${kind}.${name}`]).map((kind) => {
-      const line = drawn[`${kind}.${name}`];
-      const color = kind === "validation" ? other.color : css("--muted");
-      return { x: line.x, y: line.y, name: t(kind), mode: kind === "validation" ? "lines+markers" : line.x.length > 1 ? "lines" : "markers", line: { color, width: kind === "validation" ? 2 : 1.3 }, marker: { size: 4, color }, hovertemplate: "%{y:.5~g}" };
+      const { x, y } = drawn[`${kind}.${name}`];
+      const mode = kind === "validation" ? "lines+markers" : x.length > 1 ? "lines" : "markers";
+      const line = { color: color[kind], width: kind === "validation" ? 2 : 1.3 };
+      return { x, y, name: t(kind), mode, line, marker: { size: 4, color: color[kind] }, hovertemplate: "%{y:.5~g}" };
     });
-    return draw(chart, traces, { x: axisName(state.x || "step"), y: metricName(name), legend: true, logX: state.logx === "on", logY: state.logy === "on", revision: JSON.stringify([name, state.x, state.logx, state.logy]) });
+    return draw(chart, traces, {
+      x: t(state.x || "step"), y: metricName(name), legend: true, logX: state.logx === "on", logY: state.logy === "on",
+      revision: JSON.stringify([name, state.x, state.logx, state.logy]),
+    });
   }
 
   // Parts
 
   function drawHead() {
     const row = board.runs.get(id) || found.row;
-    const facts = [["method", row.method], ["dataset", row.dataset], ["seed", row.seed], ["loss", number(row.loss ?? null)], [row.metric || "score", score(row)], ["speed", row.state === "running" ? compact(row.speed) : null], ["eta", row.eta ? duration(row.eta) : null], ["device", row.device]];
-    head.replaceChildren(crumbs(row), h("div", { class: "title" }, h("h1", {}, row.name), pill(row), row.max_steps ? progress(row) : ""), row.error ? h("p", { class: "error" }, row.error) : "", row.state === "unreadable" ? h("p", {}, t("broken_do", { path: found ? found.path : row.name })) : "",
-      h("dl", { class: "facts" }, facts.filter(([, value]) => value !== null && value !== undefined && value !== "–").map(([key, value]) => h("div", {}, h("dt", {}, word(key)), h("dd", {}, value)))));
+    const facts = [
+      ["method", row.method], ["dataset", row.dataset], ["seed", row.seed], ["loss", number(row.loss)], [row.metric || "score", score(row)],
+      ["speed", row.state === "running" ? compact(row.speed) : null], ["eta", row.eta ? duration(row.eta) : null], ["device", row.device],
+    ].filter(([, value]) => value !== null && value !== undefined && value !== "–");
+    head.replaceChildren(...[
+      crumbs(row),
+      h("div", { class: "title" }, h("h1", {}, row.name), pill(row), row.max_steps ? progress(row) : null),
+      row.error ? h("p", { class: "error" }, row.error) : null,
+      row.state === "unreadable" ? h("p", {}, t("broken_do", { path: found.path })) : null,
+      h("dl", { class: "facts" }, facts.map(([key, value]) => h("div", {}, h("dt", {}, word(key)), h("dd", {}, value)))),
+    ].filter(Boolean));
   }
 
   function layOut() {
@@ -109,34 +119,43 @@ export function run(view, board, state, [id]) {
   function verificationCard() {
     const { freeze, result } = found;
     if (!freeze) return null;
-    const weightless = freeze.sites.some((site) => site.projection && site.projection !== "dense");
-    const verdict = !freeze.frozen ? ["muted", weightless ? "verified_weightless" : "verified_none"] : !result ? ["muted", "verified_not_yet"] : result.frozen_verified === true ? ["good", "verified"] : ["error", "verified_missing"];
     const errors = freeze.sites.filter((site) => site.frozen && site.error !== null).map((site) => site.error);
+    const worst = errors.length ? Math.max(...errors) : null;
     const hashed = freeze.sites.reduce((sum, site) => sum + site.hashed, 0);
     const shares = [["trained", freeze.trainable], ["frozen", freeze.frozen]].filter(([, n]) => n > 0);
-    return h("section", { class: "card" }, h("h2", {}, t("verification")), h("p", { class: verdict[0] }, (verdict[0] === "good" ? "✓ " : "") + t(verdict[1])),
+    const [look, said] = verdictOn(freeze, result);
+    return card("verification", h("p", { class: look }, (look === "good" ? "✓ " : "") + t(said)),
       stack(shares.map(([name, n]) => [t(name), n / freeze.total, name])),
-      list([["parameters", compact(freeze.total)], ["trained", number(freeze.trainable, 0)], ["frozen", number(freeze.frozen, 0)], ["hashes", hashed || null], ["worst", errors.length ? Math.max(...errors) ? Math.max(...errors).toExponential(1) : "0" : null]]));
+      list([
+        ["parameters", compact(freeze.total)], ["trained", number(freeze.trainable, 0)], ["frozen", number(freeze.frozen, 0)],
+        ["hashes", hashed || null], ["worst", worst === 0 ? "0" : worst && worst.toExponential(1)],
+      ]));
   }
 
   function timingCard() {
     const { timing, result } = found;
+    if (!timing) return card("timing", h("p", { class: "muted" }, t("no_timing")));
     const parts = ["data", "forward", "backward", "optimizer", "other"];
-    if (!timing) return h("section", { class: "card" }, h("h2", {}, t("timing")), h("p", { class: "muted" }, t("no_timing")));
     const shares = parts.map((name, i) => [t(name), timing[`${name}_share`] || 0, `tone${i}`]).filter(([, share]) => share > 0);
     const milli = (seconds) => (typeof seconds === "number" ? `${number(1000 * seconds, 1)} ms` : null);
-    return h("section", { class: "card" }, h("h2", {}, t("timing")), stack(shares),
-      list([["median", milli(timing.median_step_time)], ["p95", milli(timing.p95_step_time)], ["wall", duration(timing.total_wall_time)], ["validation_time", duration(timing.validation_time_total)], ["memory", result ? bytes(result.peak_memory_bytes) : null]]));
+    return card("timing", stack(shares), list([
+      ["median", milli(timing.median_step_time)], ["p95", milli(timing.p95_step_time)], ["wall", duration(timing.total_wall_time)],
+      ["validation_time", duration(timing.validation_time_total)], ["memory", result ? bytes(result.peak_memory_bytes) : null],
+    ]));
   }
 
   function checkpointsCard() {
-    const rows = (found.checkpoints || []).map((one) => h("tr", {}, h("td", {}, one.name, " ", one.marks.map((mark) => h("span", { class: "tag" }, t(mark)))), h("td", { class: "right" }, bytes(one.bytes))));
-    return h("section", { class: "card" }, h("h2", {}, t("checkpoints")), rows.length ? h("table", {}, h("tbody", {}, rows)) : h("p", { class: "muted" }, t("no_checkpoints")));
+    const marks = (one) => one.marks.map((mark) => h("span", { class: "tag" }, t(mark)));
+    const row = (one) => h("tr", {}, h("td", {}, one.name, marks(one)), h("td", { class: "right" }, bytes(one.bytes)));
+    const rows = (found.checkpoints || []).map(row);
+    return card("checkpoints", rows.length ? h("table", {}, h("tbody", {}, rows)) : h("p", { class: "muted" }, t("no_checkpoints")));
   }
 
   function samplesCard() {
     if (!found.samples || !found.samples.length) return null;
-    return h("section", { class: "card wide" }, h("h2", {}, t("samples")), h("div", { class: "samples" }, found.samples.map((one) => h("figure", {}, h("figcaption", {}, `${t("step")} ${one.step === null ? "–" : number(one.step, 0)}`), h("blockquote", {}, h("b", {}, one.prompt), one.text)))));
+    const sample = (one) => h("figure", {},
+      h("figcaption", {}, `${t("step")} ${one.step === null ? "–" : number(one.step, 0)}`), h("blockquote", {}, h("b", {}, one.prompt), one.text));
+    return h("section", { class: "card wide" }, h("h2", {}, t("samples")), h("div", { class: "samples" }, found.samples.map(sample)));
   }
 
   function environmentCard() {
@@ -146,8 +165,12 @@ export function run(view, board, state, [id]) {
 
   function configCard() {
     if (!found.config) return "";
-    const copy = h("button", { type: "button", class: "small", onclick: async () => { await navigator.clipboard.writeText(found.config.text); copy.textContent = t("copied"); } }, t("copy"));
-    return h("section", {}, h("div", { class: "section-head" }, h("h2", {}, t("config")), copy), settings(found.config.settings), h("details", {}, h("summary", {}, t("raw")), h("pre", {}, found.config.text)));
+    const copy = h("button", { type: "button", class: "small", onclick: async () => {
+      await navigator.clipboard.writeText(found.config.text);
+      copy.textContent = t("copied");
+    } }, t("copy"));
+    return h("section", {}, h("div", { class: "section-head" }, h("h2", {}, t("config")), copy),
+      settings(found.config.settings), h("details", {}, h("summary", {}, t("raw")), h("pre", {}, found.config.text)));
   }
 
   load();
@@ -170,15 +193,31 @@ function crumbs(row) {
   return h("p", { class: "crumbs" }, h("a", { href: link("") }, t("overview")), " / ", h("a", { href: link("", { q: row.experiment }) }, row.experiment || "–"));
 }
 
+const card = (name, ...content) => h("section", { class: "card" }, h("h2", {}, t(name)), content);
+
+// How it looks and what to say of the frozen weights.
+function verdictOn(freeze, result) {
+  const weightless = freeze.sites.some((site) => site.projection && site.projection !== "dense");
+  if (!freeze.frozen) return ["muted", weightless ? "verified_weightless" : "verified_none"];
+  if (!result) return ["muted", "verified_not_yet"];
+  return result.frozen_verified === true ? ["good", "verified"] : ["error", "verified_missing"];
+}
+
+// Shares of a whole as one bar with its key.
 function stack(shares) {
-  return h("div", { class: "stack" }, h("div", { class: "stack-bar" }, shares.map(([name, share, look]) => h("span", { class: look, style: { "flex-grow": share }, title: `${name} ${number(100 * share, 1)} %` }))), h("div", { class: "stack-keys" }, shares.map(([name, share, look]) => h("span", {}, h("i", { class: look }), `${name} ${number(100 * share, share < 0.01 ? 1 : 0)} %`))));
+  const percent = (share) => `${number(100 * share, share < 0.01 ? 1 : 0)} %`;
+  const bar = shares.map(([name, share, look]) => h("span", { class: look, style: { "flex-grow": share }, title: `${name} ${percent(share)}` }));
+  const keys = shares.map(([name, share, look]) => h("span", {}, h("i", { class: look }), `${name} ${percent(share)}`));
+  return h("div", { class: "stack" }, h("div", { class: "stack-bar" }, bar), h("div", { class: "stack-keys" }, keys));
 }
 
 function settings(values) {
-  const shown = (value) => (value === null || value === "" || (Array.isArray(value) && !value.length) ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));
+  const isNothing = (value) => value === null || value === "" || (Array.isArray(value) && !value.length);
+  const shown = (value) => (isNothing(value) ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));
   return h("div", { class: "settings" }, list(Object.entries(values).map(([key, value]) => [key, shown(value)]), false));
 }
 
 function list(pairs, translate = true) {
-  return h("dl", { class: "list" }, pairs.filter(([, value]) => value !== null && value !== undefined).flatMap(([key, value]) => [h("dt", {}, translate ? t(key) : key), h("dd", {}, value)]));
+  const there = pairs.filter(([, value]) => value !== null && value !== undefined);
+  return h("dl", { class: "list" }, there.flatMap(([key, value]) => [h("dt", {}, translate ? t(key) : key), h("dd", {}, value)]));
 }
