@@ -120,6 +120,9 @@ def test_the_card_is_made_from_the_records(run, tmp_path):
         f"{result['final']['perplexity']:.2f}", f"{result['frozen_parameters']:,} of", "bit for bit",
     ):  # fmt: skip
         assert part in card, part
+    assert "at the end of the run:" in card
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast" and settings["model_max_length"] == 32
     assert str(oelm.FreezeReport.from_json((run / "freeze.json").read_text())).splitlines()[0] in card
 
 

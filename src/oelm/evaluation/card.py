@@ -53,7 +53,7 @@ def model_card(checkpoint: Checkpoint, facts: dict[str, Any]) -> str:
         "",
         "## Metrics",
         "",
-        *_metrics(result),
+        *_metrics(result, facts["step"]),
         "",
         "## Limits",
         "",
@@ -65,13 +65,14 @@ def model_card(checkpoint: Checkpoint, facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _metrics(result: dict[str, Any]) -> list[str]:
+def _metrics(result: dict[str, Any], step: int) -> list[str]:
     final = result.get("final") or {}
     measured = {name: format(final[name], kind) for name, kind in _METRICS.items() if final.get(name) is not None}
     if not measured:
         return ["The run had not finished; there is no final evaluation."]
-    where = f"on {'the test split' if final.get('split') == 'test' else 'the validation split'}, at the end of the run"
-    return [f"Measured {where}:", "", *_table(measured)]
+    split = "test" if final.get("split") == "test" else "validation"
+    other = f"; the weights here are those of step {step:,}" if result.get("steps") != step else ""
+    return [f"Measured on the {split} split at the end of the run{other}:", "", *_table(measured)]
 
 
 def _table(facts: dict[str, Any]) -> list[str]:

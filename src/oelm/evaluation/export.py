@@ -64,6 +64,9 @@ def export(
         stock.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
+            settings = folder / "tokenizer_config.json"  # under the name that transformers 4 knows as well
+            named = {**json.loads(settings.read_text("utf-8")), "tokenizer_class": "PreTrainedTokenizerFast"}
+            settings.write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
         (folder / "README.md").write_text(model_card(checkpoint, facts), encoding="utf-8")
     return facts
 
@@ -100,7 +103,7 @@ def _models(folder: Path) -> tuple[Any, Any]:
         raise OelmError(
             f"{name or 'a model without a name'} has no equal in transformers; the checkpoint loads with oelm"
         )
-    original = stock_class.from_pretrained(folder).eval()
+    original = stock_class.from_pretrained(folder, use_safetensors=True).eval()
     return original, merge(copy.deepcopy(original))
 
 
