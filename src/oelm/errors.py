@@ -22,6 +22,15 @@ class Unavailable(OelmError):
     exit_code = 69  # EX_UNAVAILABLE
 
 
+def printable(text: str) -> str:
+    """Text of others on one line of a terminal, which would obey control characters in it.
+
+    >>> printable("a\\x1b[2Jb")
+    'a\ufffd[2Jb'
+    """
+    return "".join(letter if letter.isprintable() else " " if letter.isspace() else "\ufffd" for letter in text)
+
+
 def unknown(kind: str, value: object, known: Iterable[str]) -> OelmError:
     """The error for a name that is in no table, with the nearest names first.
 

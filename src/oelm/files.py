@@ -54,10 +54,24 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_UMASK)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        name_file(error, path)
         raise
+
+
+def name_file(error: BaseException, path: Path) -> None:
+    """Say which file it was: the error of a full disk comes from a write, which knows no names."""
+    if isinstance(error, OSError) and error.errno is not None:
+        error.filename = str(path)
+
+
+def write_in_place(path: Path, content: str) -> None:
+    """Write over a file where it lies. On a full disk this is what can still be said."""
+    with path.open("r+b") as file:
+        file.write(content.encode())
+        file.truncate()
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -93,7 +107,9 @@ def appearing_folder(path: Path) -> Iterator[Path]:
         _make_way(path)
         os.replace(temporary, path)
         sync(path.parent)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:
+            name_file(error, path)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
@@ -149,6 +165,17 @@ def exclusive(path: Path, busy: str) -> Iterator[IO[str]]:
             yield file
     finally:
         lock.release()
+
+
+def has_open(pid: int, path: Path) -> bool | None:
+    """Whether a process of this user has a file open; None where that cannot be told (there is no /proc)."""
+    try:
+        ours = os.stat(f"/proc/{pid}").st_uid == os.getuid()
+        return ours and any(os.path.samefile(link, path) for link in Path(f"/proc/{pid}/fd").iterdir() if link.exists())
+    except FileNotFoundError:
+        return False if Path("/proc/self/fd").is_dir() else None
+    except (OSError, AttributeError):
+        return None
 
 
 def is_locked(path: Path) -> bool | None:

@@ -13,6 +13,7 @@ output.txt           what a run of a suite printed: why it was refused, or broke
 result.json          the outcome; there is one if and only if the run finished
 """
 
+import errno
 import json
 import os
 import signal
@@ -25,9 +26,9 @@ from typing import Any
 
 import yaml
 
-from oelm.errors import OelmError
-from oelm.files import exclusive, is_locked, sync, write_atomically, write_json
-from oelm.yaml_files import read_yaml
+from oelm.errors import OelmError, Unavailable
+from oelm.files import exclusive, is_locked, name_file, sync, write_atomically, write_in_place, write_json
+from oelm.records import read_bytes, read_config, read_json, read_rows, rows_until, seal_rows, seal_text, sealed
 
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
 DIVERGED = "diverged"
@@ -40,8 +41,13 @@ _EXECUTION = ("data", "runtime")
 """Sections of a config that may change where nothing else does: where the same data lie, and how a run is executed."""
 STEPS_OF_DATA = ("max_steps", "warmup_steps", "eval_every", "checkpoint_every")
 """Training settings that may follow from the data, where epochs are given."""
+STATES = (QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED)
 SILENT_SECONDS = 900
 """A run on another machine, whose lock may not be visible here, counts as dead after so long without a heartbeat."""
+CLOCK_SKEW_SECONDS = 60
+"""How far the clock of another machine may be ahead of ours."""
+Seals = dict[str, dict[str, Any]]
+"""By the name of a file of rows, what `seal_rows` says of it."""
 
 
 def failure(error: BaseException) -> dict[str, str]:
@@ -81,8 +87,8 @@ class RunFolder:
         self.output_file = self.path / "output.txt"
         self.result_file = self.path / "result.json"
         self.checkpoints = self.path / "checkpoints"
-        self._lock_file = self.path / ".lock"
-        self._claim_file = self.path / ".claim"
+        self.lock_file = self.path / ".lock"
+        self.claim_file = self.path / ".claim"
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
@@ -125,84 +131,117 @@ class RunFolder:
         return any(path.exists() for path in traces) or not self.status_file.exists()
 
     def lock(self) -> AbstractContextManager[None]:
-        """Only one process may train in a folder; while it does, the lock says which."""
+        """Only one process may train in a folder, on whatever machine; while it does, the lock says which."""
+        self.require_free()
         return _owned(
-            self._lock_file,
+            self.lock_file,
             f"another process is training in {self.path}; wait for it or stop it: oelm stop {self.path}",
         )
 
+    def require_free(self) -> None:
+        """Refuse a folder that is alive on another machine, whose lock may not be visible here."""
+        holder = self.holder()
+        if holder is not None and holder["host"] != socket.gethostname():
+            raise Unavailable(
+                f"{self.path} is being trained by process {holder['pid']} on {holder['host']}; stop it there, or wait "
+                f"until it has given no sign of life for {SILENT_SECONDS // 60} minutes"
+            )
+
+    def disown(self) -> None:
+        """Forget who had the folder: a scheduler says that its machine is lost."""
+        if not self.locked:
+            self.lock_file.unlink(missing_ok=True)
+
     def claim(self) -> AbstractContextManager[None]:
         """Only one suite may have a run in its queue, from before it starts until it ends."""
-        return _owned(self._claim_file, f"another 'oelm run' has {self.path} in its queue; wait for it or stop it")
+        return _owned(self.claim_file, f"another 'oelm run' has {self.path} in its queue; wait for it or stop it")
 
     @property
     def locked(self) -> bool:
         """Whether a living process trains here, as far as this machine's file system can tell."""
-        return bool(is_locked(self._lock_file))
+        return bool(is_locked(self.lock_file))
 
     def holder(self) -> dict[str, Any] | None:
         """pid and host of the living process that trains here, if one does."""
-        owner, locked = _owner(self._lock_file), is_locked(self._lock_file)
+        owner, locked = _owner(self.lock_file), is_locked(self.lock_file)
         if owner is None or locked:
             return owner
         if locked is False and owner["host"] == socket.gethostname():
             return None
         status: dict[str, Any] = {}
         with suppress(OelmError):
-            status = self._json(self.status_file) or {}
-        fresh = time.time() - status.get("heartbeat", 0) < SILENT_SECONDS
+            status = self._stored_status()
+        silence = time.time() - (status.get("heartbeat") or 0)
+        fresh = -CLOCK_SKEW_SECONDS < silence < SILENT_SECONDS
         return owner if status.get("state") == RUNNING and fresh else None
 
     def claimant(self) -> dict[str, Any] | None:
         """pid and host of the living suite that has this run in its queue, if one has."""
-        return _owner(self._claim_file) if is_locked(self._claim_file) else None
+        return _owner(self.claim_file) if is_locked(self.claim_file) else None
 
     # What analysis and monitoring read
 
     def config(self) -> dict[str, Any]:
-        config = read_yaml(self.config_file, "config")
-        if not isinstance(config, dict):
-            raise OelmError(f"{self.config_file} holds {type(config).__name__}, not a mapping of settings")
-        return config
+        return read_config(self.config_file)
 
     def status(self) -> dict[str, Any]:
         """status.json and who trains here, with the state corrected to `dead` if it claims to run and nobody does."""
-        status = self._json(self.status_file) or {"state": QUEUED, "step": 0}
+        status = self._stored_status()
         holder = self.holder()
         if status["state"] == RUNNING and holder is None:
             status["state"] = DEAD
         return {**status, **(holder or {})}
 
+    def _stored_status(self) -> dict[str, Any]:
+        status = read_json(self.status_file, "state") or {"state": QUEUED, "step": 0}
+        if status["state"] not in STATES:
+            raise OelmError(f"{self.status_file} cannot be read: {status['state'][:80]!r} is no state of a run")
+        return status
+
     def result(self) -> dict[str, Any] | None:
-        return self._json(self.result_file)
+        return read_json(self.result_file, "final")
 
     def freeze_report(self) -> dict[str, Any] | None:
-        return self._json(self.freeze_file)
+        return read_json(self.freeze_file)
 
     def timing(self) -> dict[str, Any] | None:
-        return self._json(self.timing_file)
+        return read_json(self.timing_file)
 
     def environment(self) -> dict[str, Any] | None:
-        return self._json(self.environment_file)
+        return read_json(self.environment_file)
 
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl: kind "train" or "validation", or all."""
-        if kind is None:
-            return _rows(self.metrics_file)
-        content = self.metrics_file.read_bytes() if self.metrics_file.exists() else b""
-        return [row for row in parsed(lines_with(content, kind)) if row["kind"] == kind]
+        having = b"" if kind is None else json.dumps(kind).encode()  # few rows of many are validations
+        rows = read_rows(self.metrics_file, "kind", "step", having=having)
+        return [row for row in rows if kind is None or row["kind"] == kind]
+
+    def losses(self) -> list[float]:
+        """Of the validations; until there are two, of the latest steps. Reads what it needs only."""
+        for options in ({"having": b'"validation"'}, {"last_bytes": 16_384}):
+            rows = read_rows(self.metrics_file, "kind", "step", **options)
+            values = [row["loss"] for row in rows if row.get("loss") is not None]
+            if len(values) > 1:
+                break
+        return values
 
     def clock(self) -> list[dict[str, Any]]:
-        return _rows(self.clock_file)
+        return read_rows(self.clock_file, "step")
 
     # What training writes
 
     def set_status(self, state: str, **facts: Any) -> None:
-        write_json(self.status_file, {"state": state, "heartbeat": time.time(), **facts})
+        status = {"state": state, "heartbeat": time.time(), **facts}
+        try:
+            write_json(self.status_file, status)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or state == RUNNING:
+                raise
+            write_in_place(self.status_file, json.dumps(status))
 
-    def record(self, file: Path, value: Any) -> None:
-        """One of this folder's JSON files, as a whole."""
-        write_json(file, value)
+    def record(self, file: Path, value: dict[str, Any]) -> None:
+        """One of this folder's JSON files, as a whole, with a digest of itself."""
+        write_json(file, sealed(value))
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         _append(self.metrics_file, row)
@@ -210,29 +249,28 @@ class RunFolder:
     def append_clock(self, row: dict[str, Any]) -> None:
         _append(self.clock_file, row)
 
-    def sync_records(self) -> None:
-        """Have the disk hold every row, before a checkpoint claims that they are there."""
+    def sync_records(self) -> Seals:
+        """Have the disk hold every row, before a checkpoint claims that they are there; what it may claim."""
+        seals = {}
         for file in (self.metrics_file, self.clock_file):
             if file.exists():
                 sync(file)
+            seals[file.name] = seal_rows(file)
+        return seals
 
-    def truncate_records(self, step: int) -> None:
-        """Forget what was recorded after `step`: a resumed run writes those rows again."""
+    def truncate_records(self, step: int, seals: Seals | None = None) -> None:
+        """Forget what was recorded after `step`: a resumed run writes those rows again.
+
+        What a checkpoint has sealed must still be there as it was. Checkpoints of before have no `seals`.
+        """
         for file in (self.metrics_file, self.clock_file):
-            if file.exists():
-                kept = [_line(row) for row in _rows(file) if row["step"] <= step]
-                write_atomically(file, "".join(kept))
+            kept = rows_until(file, step, seals and seals[file.name])
+            if kept != (read_bytes(file) or b""):
+                write_atomically(file, kept)
 
     def _write_config(self, config: dict[str, Any]) -> None:
-        write_atomically(self.config_file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-
-    def _json(self, file: Path) -> dict[str, Any] | None:
-        try:
-            return json.loads(file.read_text())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise OelmError(f"{file} cannot be read: {error}") from error
+        text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        write_atomically(self.config_file, seal_text(text))
 
 
 @contextmanager
@@ -250,11 +288,11 @@ def _this_process() -> dict[str, Any]:
 
 def _owner(file: Path) -> dict[str, Any] | None:
     """Who last took a lock; whether it still has it is another question."""
-    try:
-        owner = json.loads(file.read_text())
-        return {"pid": int(owner["pid"]), "host": str(owner["host"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    with suppress(OelmError):
+        owner = read_json(file, "pid", "host")
+        if owner is not None and isinstance(owner["host"], str) and owner["pid"] > 1:  # 0 and -1 mean "all"
+            return {"pid": owner["pid"], "host": owner["host"]}
+    return None
 
 
 def facts_of(folder: RunFolder) -> dict[str, Any]:
@@ -262,8 +300,10 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
     try:
         status, result = folder.status(), folder.result()
         final, latest = (result or {}).get("final", {}), status.get("loss")
-        loss = final.get("loss") or (latest if latest is not None else _last_loss(folder.metrics_file))
-    except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if latest is None and not final:  # from before the first heartbeat
+            latest = next(reversed(folder.losses()), None)
+        loss = final.get("loss") or latest
+    except OelmError as error:
         return {"run": str(folder.path), "state": UNREADABLE, "error": str(error)}
     return {
         "run": str(folder.path),
@@ -283,36 +323,19 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _last_loss(metrics_file: Path) -> float | None:
-    """The last training loss, read from the end: a long run has many rows."""
-    if not metrics_file.is_file():
-        return None
-    with metrics_file.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 65_536))
-        lines = file.read().splitlines()
-    for line in reversed(lines):
-        with suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict) and row.get("kind") == "train" and "loss" in row:
-                return row["loss"]
-    return None
-
-
 def find_runs(root: str | Path) -> list[RunFolder]:
     """All run folders at or below `root`, by name; what lies in a run (a tracker's files) is none."""
+    return [RunFolder(file.parent) for file in find_files(root, "config.yaml", inside=False)]
+
+
+def find_files(root: str | Path, name: str, *, inside: bool = True) -> list[Path]:
+    """Files of this name at or below `root`, by path, but not in checkpoints, nor (unless `inside`) below another."""
     found = []
-    for path, folders, files in os.walk(root):
-        if "config.yaml" in files:
-            found.append(Path(path))
-            folders.clear()
-        folders[:] = [name for name in folders if name != "checkpoints"]
-    return [RunFolder(path) for path in sorted(found)]
-
-
-def find_files(root: str | Path, name: str) -> list[Path]:
-    """Files of this name at or below `root`, by path, but not in the checkpoints of runs below it."""
-    found = sorted(Path(root).rglob(name))
-    return [file for file in found if "checkpoints" not in file.relative_to(root).parts]
+    for folder, below, files in os.walk(root):
+        below[:] = [sub for sub in below if sub != "checkpoints" and (inside or name not in files)]
+        if name in files:
+            found.append(Path(folder) / name)
+    return sorted(found)
 
 
 def checkpoint_bytes(total_parameters: int, trainable_parameters: int) -> int:
@@ -356,45 +379,14 @@ def _learnt_from_data(key: str, section: dict[str, Any]) -> bool:
     return key == "data.fingerprint" or (steps and section.get("epochs") is not None)
 
 
-def lines_with(content: bytes, word: str) -> bytes:
-    """The lines in which this JSON string stands, found without parsing any: few rows of many are validations.
-
-    >>> lines_with(b'{"kind": "train"}\\n{"kind": "validation"}\\n', "validation")
-    b'{"kind": "validation"}\\n'
-    """
-    mark, found = json.dumps(word).encode(), []
-    place = content.find(mark)
-    while place >= 0:
-        start, end = content.rfind(b"\n", 0, place) + 1, content.find(b"\n", place)
-        end = len(content) if end < 0 else end + 1
-        found.append(content[start:end])
-        place = content.find(mark, end)
-    return b"".join(found)
-
-
-def parsed(lines: bytes) -> list[Any]:
-    """Rows of JSON, until the first that is torn."""
-    rows = lines.splitlines()
-    with suppress(ValueError, RecursionError):  # all at once, which is fast
-        return json.loads(b"[" + b",".join(rows) + b"]")
-    found = []
-    for row in rows:
-        try:
-            found.append(json.loads(row))
-        except (ValueError, RecursionError):
-            break
-    return found
-
-
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row) + "\n"
 
 
 def _append(file: Path, row: dict[str, Any]) -> None:
-    with file.open("a") as handle:
-        handle.write(_line(row))
-
-
-def _rows(file: Path) -> list[dict[str, Any]]:
-    """Every complete row; a torn last line (the process was killed while writing) is no row."""
-    return parsed(file.read_bytes()) if file.exists() else []
+    try:
+        with file.open("a") as handle:
+            handle.write(_line(row))
+    except OSError as error:
+        name_file(error, file)
+        raise

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from oelm.cli.board import sparkline
@@ -98,6 +100,70 @@ def test_a_run_of_another_machine_is_left_to_it_and_dead_when_it_falls_silent(ru
     status = json.loads(folder.status_file.read_text())
     folder.status_file.write_text(json.dumps({**status, "heartbeat": time.time() - 3600}))
     assert states()["a"] == "dead"
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1, "ours"])
+def test_stop_signals_nobody_who_does_not_hold_the_lock(runs, training, monkeypatch, pid):
+    """Whoever can write the lock file must not choose whom we signal."""
+    asked = []
+    monkeypatch.setattr("oelm.cli.status.os.kill", lambda *signalled: asked.append(signalled))
+    named = os.getppid() if pid == "ours" else pid
+    (runs / "a" / ".lock").write_text(json.dumps({"pid": named, "host": socket.gethostname()}))
+    said = oelm("stop", runs / "a", "--wait", "0")
+    monkeypatch.undo()
+    assert "not running" in said or "which does not hold it; nothing was done" in said
+    assert not asked
+
+
+def test_a_heartbeat_from_the_future_is_no_sign_of_life(runs):
+    folder = RunFolder(runs / "a")
+    (runs / "a" / ".lock").write_text(json.dumps({"pid": 4711, "host": "another-host"}))
+    folder.set_status(RUNNING, step=3)
+    status = json.loads(folder.status_file.read_text())
+    for ahead, state in ((5, "running"), (3600, "dead"), (1e12, "dead")):
+        folder.status_file.write_text(json.dumps({**status, "heartbeat": time.time() + ahead}))
+        assert states()["a"] == state
+
+
+def test_a_run_that_is_alive_on_another_machine_is_not_gone_on_with_here(runs):
+    folder = RunFolder(runs / "a")
+    (runs / "a" / ".lock").write_text(json.dumps({"pid": 4711, "host": "another-host"}))
+    folder.set_status(RUNNING, step=3)
+    with pytest.raises(OelmError, match=r"is being trained by process 4711 on another-host; stop it"), folder.lock():
+        pass
+    folder.disown()  # a scheduler knows that the machine is lost
+    with folder.lock():
+        assert folder.holder()["pid"] == os.getpid()
+
+
+def test_what_others_wrote_cannot_command_the_terminal(runs):
+    bad = RunFolder(runs / "c\x1b[2J")
+    bad.create(CONFIG)
+    bad.set_status(FAILED, step=1, error="oh\x1b]0;title\x07 no", device="\x9b31m")
+    bad.log_file.write_text("one\x1b[31m\ntwo\n")
+    for said in (oelm("status"), oelm("watch", "--once"), oelm("logs", bad.path), oelm("stop", bad.path)):
+        assert not {"\x1b", "\x07", "\x9b"} & set(said)
+    assert oelm("logs", bad.path) == "one\ufffd[31m\ntwo\n"
+
+
+def test_a_thousand_runs_are_shown_in_two_seconds(tmp_path, monkeypatch):
+    """Reads what it needs only: neither checkpoints nor the rows of every step."""
+    monkeypatch.chdir(tmp_path)
+    config = yaml.safe_dump(CONFIG)
+    rows = "".join(json.dumps({"kind": "train", "step": n, "loss": 3.0, "lr": 1e-3}) + "\n" for n in range(200))
+    rows += "".join(json.dumps({"kind": "validation", "step": n, "loss": 3.0 - n / 9}) + "\n" for n in range(9))
+    for number in range(1000):
+        run = Path(f"runs/s{number % 10}/r{number}")
+        (run / "checkpoints" / "step-9").mkdir(parents=True)
+        (run / "config.yaml").write_text(config)
+        (run / "status.json").write_text(json.dumps({"state": "finished", "step": 200, "max_steps": 200, "loss": 3.0}))
+        (run / "metrics.jsonl").write_text(rows)
+        (run / "result.json").write_text(json.dumps({"steps": 200, "final": {"loss": 3.0, "perplexity": 20.0}}))
+    for command in ("status", "watch"):
+        before = time.process_time()
+        assert "1000 runs: 1000 finished" in oelm(command)
+        spent = time.process_time() - before  # our own: the machine may have other things to do
+        assert spent < 2, f"{command}: {spent:.2f} s"
 
 
 @pytest.mark.parametrize("error", [ProcessLookupError, PermissionError])

@@ -148,7 +148,7 @@ def test_numbers_that_are_none_do_not_reach_the_page(tmp_path: Path) -> None:
     run.status_file.write_text('{"state": "interrupted", "step": 1, "loss": NaN, "perplexity": "many", "heartbeat": 0}')
     row = rows(Board([tmp_path]))[run.name]
     json.dumps(row, allow_nan=False)
-    assert row["loss"] is None and row["score"] is None
+    assert row["state"] == "unreadable" and "NaN is no number" in row["error"]
 
 
 def test_links_lead_nowhere(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import factory
 from oelm.cli.dashboard import judge
@@ -309,7 +310,7 @@ def thousand(root: Path) -> None:
     (root / "rows").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for method in methods:
         model = factory.make_run(root / "model", method, 0, steps=10_000)
-        config, result = model.config_file.read_text(), model.result() or {}
+        config, result = yaml.safe_dump(model.config()), model.result() or {}
         for experiment in range(20):
             for seed in range(10):
                 folder = root / f"exp{experiment}" / f"{method}-{seed}"

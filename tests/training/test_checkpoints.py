@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import signal
@@ -14,12 +15,33 @@ from oelm.training.checkpoints import newest_valid, resolve, save
 def write(folder, step, best=False):
     return save(
         folder,
-        save_model=lambda path: files.write_tensors(path / "model.safetensors", {"w": torch.full((64,), float(step))}),
-        tensors={"optimizer": {"w/exp_avg": torch.zeros(64)}, "random": {"cpu": torch.get_rng_state()}},
+        save_model=lambda path: write_model(path, step),
+        tensors={
+            "optimizer": {"w/exp_avg": torch.zeros(64)},
+            "random": {"cpu": torch.get_rng_state()},
+            "timing": {"steps": torch.zeros(1)},
+        },
         freeze={"sites": []},
-        state={"step": step},
+        state={"step": step, "config": {}},
         best=best,
     )
+
+
+def write_model(path, step):
+    files.write_tensors(path / "model.safetensors", {"w": torch.full((64,), float(step))})
+    files.write_json(path / "config.json", {})
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "config.json"])
+def test_a_manifest_that_does_not_name_what_a_checkpoint_needs_is_damaged(tmp_path, name):
+    write(tmp_path, 1)
+    manifest = write(tmp_path, 2) / "manifest.json"
+    hashes = json.loads(manifest.read_text())["sha256"]
+    del hashes[name]
+    manifest.write_text(json.dumps({"sha256": hashes}))
+    said = []
+    assert newest_valid(tmp_path, said.append).step == 1
+    assert f"its manifest does not name {name}" in said[0]
 
 
 def weights(checkpoint):

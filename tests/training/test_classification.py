@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from safetensors.torch import load_file
 
 import oelm
 from architectures import ARCHITECTURES
@@ -17,6 +18,7 @@ from oelm.data.labelled import TaskData, prepare_task
 from oelm.data.tasks import TaskSource, find_task
 from oelm.evaluation.generation import generate
 from oelm.models import classifiers
+from oelm.models.known import read_config
 from oelm.runs import RunFolder
 from oelm.training import setup
 from oelm.training.checkpoints import newest_valid
@@ -405,3 +407,24 @@ def test_the_best_accuracy_is_the_result_if_asked(config, tmp_path):
     rows = RunFolder(tmp_path / "run").metrics("validation")
     assert result["final"]["accuracy"] == max(row["accuracy"] for row in rows)
     assert result["final"]["samples"] == 60
+
+
+def test_a_model_folder_runs_no_code_and_unpickles_nothing(tmp_path):
+    """Neither its own Python, nor weights that only pickle can read, unless somebody asks for them."""
+    folder = tmp_path / "hostile"
+    settings = {"vocab_size": 320, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    hf.BertModel(hf.BertConfig(**settings, intermediate_size=16)).save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(oelm.OelmError, match=r"with safetensors .or set OELM_PICKLED_WEIGHTS=1 if you trust"):
+        classifiers.build_classifier(hf.AutoConfig.from_pretrained(folder), folder)
+
+    written = json.loads((folder / "config.json").read_text())
+    code = {"AutoConfig": "evil.Config", "AutoModelForSequenceClassification": "evil.Model"}
+    (folder / "config.json").write_text(json.dumps({**written, "model_type": "evil", "auto_map": code}))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(oelm.OelmError) as caught:
+        read_config(str(folder))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()

@@ -34,7 +34,8 @@ from oelm.training.world import ALONE
 from processes import children_of, reachable_from_outside
 
 SAME = ("model.safetensors", "optimizer.safetensors", "freeze.json", "tokenizer.json")
-SMALL = {"d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 64, "max_seq_len": 32, "dropout": 0.1}
+SHAPE = {"d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 64, "max_seq_len": 32}
+SMALL = {**SHAPE, "dropout": 0.1, "positions": "learned"}  # said, so that the command takes them, too
 TRAINING = {"max_steps": 12, "batch_size": 4, "accumulation": 2, "max_lr": 3e-3, "eval_every": 4, "log_every": 1}
 TWENTY = {"max_steps": 20, "eval_every": 20, "eval_tokens": 288, "accumulation": 1, "model": {"dropout": 0.0}}
 MOVING = {**TWENTY, "accumulation": 2}

@@ -1,12 +1,14 @@
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
+from oelm.files import explain, write_atomically
 from oelm.freezing.apply import FrozenChanged
 from oelm.freezing.methods import METHODS
 from oelm.freezing.report import FreezeReport
@@ -403,3 +405,38 @@ def test_a_result_says_how_much_there_was_to_read_and_what_a_token_costs(config,
     assert base["train_tokens"] == len(TokenData.open(fables_folder).train)
     assert 0.9 < frozen["flops_per_token"] / base["flops_per_token"] < 1
     assert frozen["block_flops_per_token"] / base["block_flops_per_token"] == pytest.approx(22 / 24)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_full_disk_is_said_with_the_name_of_the_file_and_the_run_has_failed(config, tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path / "run")
+    original = RunFolder.append_metrics
+
+    def append(run, row):
+        if row["step"] == 3:
+            run.metrics_file = Path("/dev/full")
+            monkeypatch.setattr("tempfile.mkstemp", full)  # nor is there room for a new file
+        original(run, row)
+
+    def full(**options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "append_metrics", append)
+    with pytest.raises(OSError) as caught:
+        train(config(), folder.path)
+    assert str(explain(caught.value)) == (
+        "cannot write /dev/full: the disk is full; free some space and run the same command again"
+    )
+    status = RunFolder(folder.path).status()
+    assert status["state"] == "failed" and "/dev/full" in status["error"]
+
+
+def test_a_file_that_could_not_be_written_is_named(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError) as caught:
+        write_atomically(tmp_path / "result.json", "{}")
+    assert caught.value.filename == str(tmp_path / "result.json")
+    assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from oelm.cli.progress import below_common
+from oelm.errors import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +30,7 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    if seconds is None:
+    if seconds is None or abs(seconds) > 1e9:  # a clock that was never right
         return ""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -48,7 +49,7 @@ def runs_table(rows: Sequence[dict[str, Any]], curves: Sequence[str] | None = No
     names = below_common([row["run"] for row in rows])
     for name, row, curve in zip(names, rows, curves or [""] * len(rows), strict=True):
         state = Text(row["state"], style=_COLOURS.get(row["state"], ""))
-        table.add_row(Text(name), state, *_cells(row), *([curve] if curves else []))
+        table.add_row(Text(printable(name)), state, *_cells(row), *([curve] if curves else []))
     return table
 
 
@@ -58,6 +59,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     steps = f"{row['step']:,}" + (f"/{row['max_steps']:,}" if row["max_steps"] else "")
     score = f"{row['perplexity']:.3f}" if row["perplexity"] else f"{row['accuracy']:.2%}" if row["accuracy"] else ""
     speed = f"{row['tokens_per_second']:,.0f}" if row["tokens_per_second"] and row["state"] == "running" else ""
-    silent = duration(time.time() - row["heartbeat"]) + " ago" if row["state"] in ("running", "dead") else ""
+    silence = time.time() - row["heartbeat"] if row["heartbeat"] else None
+    silent = duration(silence) + " ago" if silence and row["state"] in ("running", "dead") else ""
     loss = f"{row['loss']:.4f}" if row["loss"] is not None else ""
-    return [steps, loss, score, speed, duration(row["eta_seconds"]), row["device"] or "", silent]
+    return [steps, loss, score, speed, duration(row["eta_seconds"]), printable(row["device"] or ""), silent]

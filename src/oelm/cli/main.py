@@ -28,7 +28,7 @@ from oelm.cli import (
     tasks,
     train,
 )
-from oelm.errors import OelmError
+from oelm.errors import OelmError, printable
 from oelm.files import explain
 
 # typer carries its own copy of click in some versions; the base class of its public exceptions is the right one.
@@ -111,5 +111,5 @@ def _require_values(words: list[str]) -> None:
 
 def _fail(message: str, code: int) -> NoReturn:
     if message:
-        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from oelm.errors import printable
+
 if TYPE_CHECKING:
     from oelm.experiments.runner import Job
 
@@ -36,7 +38,7 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=command_console(stderr=True)) as bar:
-        task = bar.add_task(title, total=None, facts="starting")
+        task = bar.add_task(printable(title), total=None, facts="starting")
         shown: dict[str, Any] = {}
 
         def update(facts: dict[str, Any]) -> None:
@@ -53,7 +55,7 @@ def _line_by_line(title: str) -> Callable[[dict[str, Any]], None]:
     def update(facts: dict[str, Any]) -> None:
         nonlocal begun
         if not begun:  # not before: what is refused is one line
-            print(title, file=sys.stderr)
+            print(printable(title), file=sys.stderr)
             begun = True
         if facts["step"] or facts["state"] != "running":
             print(f"step {facts['step']} of {facts['max_steps']}: {describe(facts)}", file=sys.stderr, flush=True)
@@ -143,7 +145,7 @@ class SuiteBoard:
             self.live.stop()
 
     def say(self, message: str) -> None:
-        self.console.print(message)
+        self.console.print(printable(message), markup=False)
 
     def show(self, jobs: "list[Job]") -> None:
         if self.live:
@@ -153,17 +155,18 @@ class SuiteBoard:
             state = job.status.get("state", "queued")
             if self._states.get(name) != state and state != "queued":
                 self._states[name] = state
-                self.console.print(f"{name}: {state} {describe(job.status)}".strip())
+                self.console.print(f"{name}: {state} {describe(job.status)}".strip(), markup=False)
         if time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             named = zip(_names(jobs), jobs, strict=True)
             running = [f"{name} {describe(job.status)}" for name, job in named if job.at_work]
-            self.console.print(f"{overall(jobs)} | " + " | ".join(running), soft_wrap=True)
+            self.console.print(f"{overall(jobs)} | " + " | ".join(running), soft_wrap=True, markup=False)
 
     def _table(self, jobs: "list[Job]") -> Any:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         table = Table("run", "state", "progress", "now", box=None)
         room = self.console.height - _OTHER_LINES
@@ -171,7 +174,7 @@ class SuiteBoard:
             if len(jobs) > room and not (job.at_work or job.failed):
                 continue  # a long queue does not fit: what is at work matters
             bar = ProgressBar(job.max_steps, job.status.get("step", 0), width=24)
-            table.add_row(name, job.status.get("state", ""), bar, describe(job.status))
+            table.add_row(Text(name), job.status.get("state", ""), bar, describe(job.status))
         done, total = _steps(jobs)
         line = Table.grid(padding=(0, 1))
         line.add_row("overall", ProgressBar(total, done, width=50), overall(jobs))
@@ -201,7 +204,7 @@ def below_common(paths: list[str]) -> list[str]:
     ['GPT-01/baseline-0', 'GPT-02/oelm_freeze-0']
     """
     above = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
-    return [os.path.relpath(path, above) if above else path for path in paths]
+    return [printable(os.path.relpath(path, above) if above else path) for path in paths]
 
 
 def _steps(jobs: "list[Job]") -> tuple[int, int]:

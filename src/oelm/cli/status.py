@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oelm.errors import printable
+
 if TYPE_CHECKING:
     from oelm.runs import RunFolder
 
@@ -34,7 +36,7 @@ def status(
     console.print(runs_table(rows))
     for row in rows:
         if row.get("error"):
-            console.print(f"{row['run']}: {row['error']}", style="red", markup=False)
+            console.print(printable(f"{row['run']}: {row['error']}"), style="red", markup=False)
     console.print(_summary(rows))
 
 
@@ -100,7 +102,8 @@ def stop(
         # A suite stops its own runs, and would start the next one in the place of one that we stop. Its runs must not
         # be asked by us as well: a second request means "at once", without a checkpoint.
         suites = {folder: claim["pid"] for folder in folders if (claim := _here(folder.claimant()))}
-        heard = {pid for pid in set(suites.values()) if _terminate(pid, "a suite")}
+        locks = {pid: folder.claim_file for folder, pid in suites.items()}
+        heard = {pid for pid, lock in locks.items() if _terminate(pid, "a suite", lock)}
         suites = {folder: pid for folder, pid in suites.items() if pid in heard}
     asked = [folder for folder in folders if folder in suites or _ask(folder, quiet=everything)]
     deadline = time.monotonic() + wait
@@ -144,19 +147,20 @@ def _picture(paths: list[Path] | None) -> Any:
     folders = _runs(paths)
     rows = [facts_of(folder) for folder in folders]
     curves = [
-        "" if row["state"] == "unreadable" else sparkline(_curve(f)) for f, row in zip(folders, rows, strict=True)
+        "" if row["state"] == "unreadable" else sparkline(_losses(f)) for f, row in zip(folders, rows, strict=True)
     ]
     order = sorted(range(len(rows)), key=lambda i: rows[i]["state"] != "running")  # those at work on top
     return Group(runs_table([rows[i] for i in order], [curves[i] for i in order]), _summary(rows))
 
 
-def _curve(folder: "RunFolder") -> list[float]:
-    """The validation losses, or the training losses until there are some."""
-    for kind in ("validation", "train"):
-        values = [row["loss"] for row in folder.metrics(kind) if isinstance(row.get("loss"), int | float)]
-        if len(values) > 1:
-            return values
-    return []
+def _losses(folder: "RunFolder") -> list[float]:
+    """For a picture only: a damaged file has none, and the commands that compute with it say so."""
+    from oelm.errors import OelmError
+
+    try:
+        return folder.losses()
+    except OelmError:
+        return []
 
 
 def _is_awaited(folder: "RunFolder") -> bool:
@@ -169,7 +173,7 @@ def _say_end(file: Path, lines: int) -> int:
     """Print the end of a file, if there is one; its size."""
     content = file.read_bytes() if file.exists() else b""
     for line in content.decode(errors="replace").splitlines()[-lines:]:
-        typer.echo(line)
+        typer.echo(printable(line))
     return len(content)
 
 
@@ -182,10 +186,14 @@ def _follow(folder: "RunFolder", position: int) -> None:
                 fresh = file.read()
             position += len(fresh)
             if fresh:
-                typer.echo(fresh.decode(errors="replace"), nl=False)
+                typer.echo("".join(map(_line, fresh.decode(errors="replace").splitlines(keepends=True))), nl=False)
         if not alive:
             return
         time.sleep(0.5)
+
+
+def _line(text: str) -> str:
+    return printable(text.rstrip("\r\n")) + "\n" * text.endswith("\n")
 
 
 def _here(owner: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -202,10 +210,18 @@ def _ask(folder: "RunFolder", quiet: bool) -> bool:
     if not _here(holder):
         typer.echo(f"{folder.path}: runs on {holder['host']}; stop it there", err=True)
         return False
-    return _terminate(holder["pid"], str(folder.path))
+    return _terminate(holder["pid"], str(folder.path), folder.lock_file)
 
 
-def _terminate(pid: int, what: str) -> bool:
+def _terminate(pid: int, what: str, lock: Path) -> bool:
+    """Signal a process that has this lock file open and is ours: what a file says may be anybody's number."""
+    from oelm.files import has_open
+
+    if pid <= 1 or has_open(pid, lock) is False:
+        typer.echo(
+            printable(f"{what}: {lock.name} names process {pid}, which does not hold it; nothing was done"), err=True
+        )
+        return False
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:  # it has just left

@@ -120,7 +120,9 @@ def resume(
     """
     from oelm.runs import RunFolder
 
-    values = RunConfig.load(RunFolder.open(run).config_file).to_dict()
+    folder = RunFolder.open(run)
+    folder.config()  # refuses one that was changed
+    values = RunConfig.load(folder.config_file).to_dict()
     config = RunConfig.parse(_merged(values, {"runtime": given}))
     _run(config, run, as_json, quiet, verbose, max_restarts=max_restarts)
 

@@ -11,7 +11,8 @@ from oelm.analysis.compare.arms import flatten
 from oelm.dashboard.plain import MEGABYTE, for_json, number, require_plain_file, short
 from oelm.dashboard.series import Series, smooth, thin
 from oelm.errors import OelmError
-from oelm.runs import RunFolder, parsed
+from oelm.records import parsed
+from oelm.runs import RunFolder
 
 LOG_BYTES = 64 * 1024
 """How much of the end of a log is sent at first."""

@@ -14,7 +14,8 @@ import numpy as np
 from oelm.costs.flops import Matmul, attention_flops, count
 from oelm.dashboard.plain import number, require_plain_file
 from oelm.errors import OelmError
-from oelm.runs import RunFolder, lines_with, parsed
+from oelm.records import lines_with, parsed
+from oelm.runs import RunFolder
 
 MOST_COLUMNS = 64
 """Of one kind of row; a file with more is none of ours."""

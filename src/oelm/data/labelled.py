@@ -227,7 +227,7 @@ def model_tokenizer(spec: str | Path) -> "Tokenizer":
     from transformers import AutoTokenizer
 
     try:
-        found = AutoTokenizer.from_pretrained(str(spec))
+        found = AutoTokenizer.from_pretrained(str(spec), trust_remote_code=False)
         tokenizer = found.backend_tokenizer
     except Exception as error:  # missing files, unknown formats and the hub all raise types of their own
         raise OelmError(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from oelm.data.tokenization import end_of_text_id
 from oelm.errors import OelmError, unknown
@@ -22,18 +23,11 @@ def generate(
     if which not in (checkpoints.BEST, checkpoints.LATEST):
         raise unknown("checkpoint", which, (checkpoints.BEST, checkpoints.LATEST))
     checkpoint = checkpoints.resolve(Path(run), which)
-    architectures = json.loads((checkpoint.path / "config.json").read_text("utf-8")).get("architectures") or []
-    if any(name.endswith("ForSequenceClassification") for name in architectures):
-        raise OelmError(f"{run} is a classifier ({architectures[0]}); it writes no text")
+    with checkpoint.being_read():
+        tokenizer, model = _loaded(checkpoint, run)
 
     import torch
-    from tokenizers import Tokenizer
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
-    tokenizer = Tokenizer.from_file(str(checkpoint.path / "tokenizer.json"))
-    model = AutoModelForCausalLM.from_pretrained(checkpoint.path).eval()
     end = end_of_text_id(tokenizer)
     # Documents are separated by the end mark, so after one the model expects a document to begin.
     ids = [end, *tokenizer.encode(prompt, add_special_tokens=False).ids]
@@ -51,3 +45,21 @@ def generate(
     )
     written = output[0, len(ids) :].tolist()
     return tokenizer.decode([token for token in written if token != end])
+
+
+def _loaded(checkpoint: checkpoints.Checkpoint, run: str | Path) -> tuple[Any, Any]:
+    architectures = json.loads((checkpoint.path / "config.json").read_text("utf-8")).get("architectures") or []
+    if any(name.endswith("ForSequenceClassification") for name in architectures):
+        raise OelmError(f"{run} is a classifier ({architectures[0]}); it writes no text")
+
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        tokenizer = Tokenizer.from_file(str(checkpoint.path / "tokenizer.json"))
+    except Exception as error:  # the library has no type of its own for it
+        raise ValueError(f"tokenizer.json: {error}") from error
+    options = {"trust_remote_code": False, "use_safetensors": True, "local_files_only": True}
+    return tokenizer, AutoModelForCausalLM.from_pretrained(checkpoint.path, **options).eval()

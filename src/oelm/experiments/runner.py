@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from oelm.errors import OelmError, Unavailable
+from oelm.errors import OelmError, Unavailable, printable
 from oelm.experiments.plan import PlannedRun
 from oelm.runs import FAILED, FINISHED, RunFolder, fate
 from oelm.training.interruption import STOP_SIGNALS, heard, leave_terminal
@@ -184,7 +184,7 @@ def last_words(folder: RunFolder, lines: int = 5) -> str:
         with contextlib.suppress(OSError):
             text = file.read_text(errors="replace").strip()
             if text:
-                return "\n".join(text.splitlines()[-lines:])
+                return "\n".join(map(printable, text.splitlines()[-lines:]))
     return "it left no log"
 
 

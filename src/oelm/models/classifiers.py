@@ -5,12 +5,14 @@ then loads or makes them.
 """
 
 import inspect
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from oelm.errors import OelmError
@@ -19,6 +21,8 @@ from oelm.freezing.projections import described_in
 from oelm.models.known import read_config
 from oelm.models.shape import GPTConfig
 
+PICKLED = "OELM_PICKLED_WEIGHTS"
+"""Set to 1 to load weights that are no safetensors: unpickling a stranger's file is trusting the stranger."""
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "data2vec-text")
 """Model types whose positions start after the padding id, so that they have room for fewer tokens than positions."""
 
@@ -66,22 +70,33 @@ def build_classifier(config: Any, weights: str | Path | None) -> nn.Module:
     from transformers.utils import logging
 
     if weights is None:
-        return AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+        return AutoModelForSequenceClassification.from_config(config, dtype=torch.float32, trust_remote_code=False)
     logging.disable_progress_bar()  # also for every checkpoint to come
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # a new head is what we want, not news
     try:
         if described_in(weights):
-            return restore(AutoModelForSequenceClassification.from_config(config, dtype=torch.float32), weights)
+            return restore(
+                AutoModelForSequenceClassification.from_config(config, dtype=torch.float32, trust_remote_code=False),
+                weights,
+            )
         model, loaded = AutoModelForSequenceClassification.from_pretrained(
-            str(weights), config=config, dtype=torch.float32, output_loading_info=True
+            str(weights),
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
+            use_safetensors=None if os.environ.get(PICKLED) == "1" else True,
         )
         _require_loaded(model, loaded, weights)
         return model
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:160]
+        hint = (
+            "" if "safetensors" not in reason else f" with safetensors (or set {PICKLED}=1 if you trust pickled ones)"
+        )
         raise OelmError(
-            f"the weights of {weights} cannot be loaded ({reason}); give a complete model folder"
+            f"the weights of {weights} cannot be loaded ({reason}); give a complete model folder{hint}"
         ) from error
     finally:
         logging.set_verbosity(verbosity)

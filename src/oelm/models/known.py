@@ -119,7 +119,7 @@ def read_config(name: str) -> Any:
     import transformers
 
     try:
-        return transformers.AutoConfig.from_pretrained(name)
+        return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # a missing folder, a damaged file and the hub all raise types of their own
         why = reason(error, name)
         what = "is no model folder" if Path(name).exists() else "is unknown here and could not be had from the hub"

@@ -15,18 +15,23 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from oelm.errors import OelmError
 from oelm.files import appearing_folder, file_hash, sync, write_json, write_tensors
+from oelm.records import read_json
 
 MANIFEST = "manifest.json"
+REQUIRED = ("config.json", "state.json", "freeze.json", "optimizer.safetensors", "random.safetensors")
+"""Beside the model, which may be in several files."""
 LATEST, BEST = "latest", "best"
 
 
@@ -38,8 +43,8 @@ class Checkpoint:
         if problem:
             raise OelmError(f"checkpoint {path} is damaged: {problem}")
         self.path = path
-        self.state: dict[str, Any] = json.loads((path / "state.json").read_text())
-        self.freeze: dict[str, Any] = json.loads((path / "freeze.json").read_text())
+        self.state = read_json(path / "state.json", "step", "config") or {}
+        self.freeze = read_json(path / "freeze.json") or {}
 
     @property
     def step(self) -> int:
@@ -47,6 +52,21 @@ class Checkpoint:
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         return load_file(self.path / f"{name}.safetensors")
+
+    @contextmanager
+    def being_read(self) -> Iterator[None]:
+        """Inside, what is not as we write it is damage, said in one line; its hashes may be those of a stranger."""
+        try:
+            yield
+        except (torch.OutOfMemoryError, torch.distributed.DistError):
+            raise
+        except OelmError as error:
+            if str(self.path.parents[1]) in str(error):
+                raise
+            raise OelmError(f"checkpoint {self.path}: {error}") from error
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise OelmError(f"checkpoint {self.path} is damaged: {reason}") from error
 
 
 def save(
@@ -93,9 +113,14 @@ def integrity_problem(path: Path) -> str | None:
                 return f"its manifest names {name!r}, which is not a plain file name"
             if file_hash(path / name) != expected:
                 return f"{name} does not match its sha256"
+        missing = [name for name in REQUIRED if name not in hashes]
+        if not any(name.startswith("model") and name.endswith(".safetensors") for name in hashes):
+            missing.append("model.safetensors")
+        if missing:
+            return f"its manifest does not name {', '.join(missing)}"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"its manifest cannot be read ({error})"
     return None
 

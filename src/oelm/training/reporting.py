@@ -64,8 +64,9 @@ class Reporter:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.seconds, self._earlier_seconds = state["seconds"], state["wall_seconds"]
-        self.validation_seconds, self.last_validation = state["validation_seconds"], state["last_validation"]
+        self.seconds, self._earlier_seconds = float(state["seconds"]), float(state["wall_seconds"])
+        self.validation_seconds = [float(seconds) for seconds in state["validation_seconds"]]
+        self.last_validation = dict(state["last_validation"])
 
     def stepped(self, loss: float) -> None:
         """Count a step that has just been taken."""

@@ -10,7 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def finished(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
     if result is None or config_differences(folder.config(), config.to_dict()):
         return None
     if folder.status()["state"] != FINISHED:  # killed between writing the result and saying so
-        folder.set_status(FINISHED, step=result["steps"], max_steps=config.training.max_steps)
+        folder.set_status(FINISHED, step=result.get("steps", 0), max_steps=config.training.max_steps)
     return result
 
 
@@ -101,16 +101,19 @@ class Trainer:
         checkpoint = checkpoints.newest_valid(folder.checkpoints, log.warning)
         self.world.require_same({"checkpoint": checkpoint.step if checkpoint else None})
         weights = checkpoint.path if checkpoint else parts.start_from
-        self.model: nn.Module = parts.build_model(weights).to(self.world.home(self.device))
+        reading = checkpoint.being_read() if checkpoint else nullcontext()
+        with reading:
+            self.model: nn.Module = parts.build_model(weights).to(self.world.home(self.device))
         if checkpoint is None:
             pretrained = parts.start_from is not None
             report = freeze(self.model, self.config.method, seed=self.config.seed, pretrained=pretrained)
             self.freeze_report = FreezeReport.from_dict(self.world.from_leader(self.model, report.to_dict()))
             folder.truncate_records(-1)
         else:
-            self._require_same_run(checkpoint)
-            self.freeze_report = FreezeReport.from_dict(checkpoint.freeze)
-            freeze_from_report(self.model, self.freeze_report)
+            with checkpoint.being_read():
+                self._require_same_run(checkpoint)
+                self.freeze_report = FreezeReport.from_dict(checkpoint.freeze)
+                freeze_from_report(self.model, self.freeze_report)
         folder.record(folder.freeze_file, self.freeze_report.to_dict())
         folder.record(folder.environment_file, {**environment(str(self.device)), **self.world.facts})
         self.schedule = Schedule.of(self.freeze_report, self.settings.max_steps)
@@ -123,7 +126,8 @@ class Trainer:
         )
         self.reporter = Reporter(parts, folder, self.timer, progress, started)
         if checkpoint is not None:
-            self._load_progress(checkpoint)
+            with checkpoint.being_read():
+                self._load_progress(checkpoint)
         self.reporter.open_trackers(self.world.leads)
 
     def run(self) -> dict[str, Any]:
@@ -262,7 +266,7 @@ class Trainer:
         self._saved_step = self.step
         if not self.world.leads:
             return
-        self.folder.sync_records()
+        seals = self.folder.sync_records()
         generators = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             generators["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -281,6 +285,7 @@ class Trainer:
             state={
                 "step": self.step,
                 "best": self.best if self.best["step"] else None,
+                "records": seals,
                 **self.reporter.state(),
                 "scaler": self.take_step.scaler.state_dict(),
                 "data_fingerprint": self.data.fingerprint,
@@ -323,7 +328,7 @@ class Trainer:
             torch.cuda.set_rng_state(generators["cuda"], self.device)
         if "mps" in generators and self.device.type == "mps":
             torch.mps.set_rng_state(generators["mps"])
-        self.folder.truncate_records(self.step)
+        self.folder.truncate_records(self.step, state.get("records"))
 
     # The end
 
@@ -345,6 +350,7 @@ def _no_progress_bars() -> None:
 def _log_to(file: Path) -> Iterator[None]:
     handler = logging.FileHandler(file)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.handleError = lambda record: None  # type: ignore[method-assign] # a full disk is said once, by the run
     log.addHandler(handler)
     previous = log.level
     log.setLevel(logging.INFO)  # it goes on to the handlers of a program that we are part of

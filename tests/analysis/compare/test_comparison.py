@@ -196,7 +196,6 @@ def test_an_unreadable_sweep_is_skipped_and_named(tmp_path: Path) -> None:
 def test_a_figure_that_is_no_number_spoils_no_report(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     make_run(tmp_path, "oelm_freeze", step_seconds=0.1)
-    folder.append_metrics({"kind": "validation", "step": 2_000, "loss": float("inf"), "perplexity": float("inf")})
     write_json(folder.result_file, {**folder.result(), "median_step_time": 0.0})  # type: ignore[dict-item]
     wrong = {"ratio": 0.9, "low": "x", "high": 1.0}
     write_json(tmp_path / "step_time.json", {"reference": "baseline", "arms": {"oelm_freeze": wrong}})

@@ -56,7 +56,7 @@ def test_a_method_by_alias_or_written_out_is_the_same_arm(tmp_path):
         ("config.yaml", "", "not a mapping of settings"),
         ("result.json", '{"final": ', "result.json cannot be read"),
         ("result.json", '{"final": {"loss": 1.0}}', "has none of perplexity, accuracy, f1"),
-        ("result.json", '{"final": {"perplexity": NaN}}', "perplexity is nan"),
+        ("result.json", '{"final": {"perplexity": NaN}}', "NaN is no number"),
         ("status.json", "not json", "status.json cannot be read"),
     ],
 )

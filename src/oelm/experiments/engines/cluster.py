@@ -64,8 +64,9 @@ def work(folder: str | Path, directory: str, nproc: int = 1, started: Callable[[
     os.chdir(directory)
     run = RunFolder.open(folder)
     deadline = time.monotonic() + LOST_LOCK_SECONDS
-    while run.locked and time.monotonic() < deadline:  # by the machine that was lost, or one that is still saving
+    while run.holder() and time.monotonic() < deadline:  # the machine that was lost, or one that is still saving
         time.sleep(0.5)
+    run.disown()  # the scheduler has given the run to us
     process = start(run, nproc=nproc)
     try:
         if started is not None:

@@ -1,0 +1,238 @@
+"""Record files are untrusted input: of the right types, with possible values, and unchanged since they were written.
+
+A record may be sealed: it ends with a digest of everything else in it. Older records have none and are read as well.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from oelm.errors import OelmError
+from oelm.yaml_files import parse_yaml
+
+SEAL = "sha256"
+_SEAL_LINE = re.compile(r"# sha256: ([0-9a-f]{64})\n?\Z")
+_COUNT, _SIZE, _SHARE, _TEXT, _MAPPING = "a whole number", "a number", "a share", "text", "a mapping"
+_KINDS = {
+    **dict.fromkeys(("step", "steps", "max_steps", "tokens", "samples", "seed", "pid"), _COUNT),
+    **dict.fromkeys(("total_parameters", "frozen_parameters", "trainable_parameters", "peak_memory_bytes"), _COUNT),
+    **dict.fromkeys(("loss", "perplexity", "bits_per_byte", "true_entropy", "lr", "grad_norm", "heartbeat"), _SIZE),
+    **dict.fromkeys(("seconds", "step_seconds", "wall_seconds", "training_seconds", "median_step_time"), _SIZE),
+    **dict.fromkeys(("tokens_per_second", "eta_seconds", "worst_orthonormality_error"), _SIZE),
+    **dict.fromkeys(("accuracy", "f1", "share"), _SHARE),
+    **dict.fromkeys(("state", "kind", "dataset", "data_fingerprint", "model_family", "error", "device"), _TEXT),
+    **dict.fromkeys(("final", "best"), _MAPPING),
+}
+"""What a value is wherever a record has this key; every one may be missing or null."""
+_LEAST = {"perplexity": 1.0}
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {**value, SEAL: _digest(value)}
+
+
+def seal_text(text: str) -> str:
+    """A text whose last line is a comment with the digest of all before it."""
+    return f"{text}# sha256: {digest(text.encode())}\n"
+
+
+def _require_seal(file: Path, text: str) -> None:
+    found = _SEAL_LINE.search(text)
+    if found and found[1] != digest(text[: found.start()].encode()):
+        raise OelmError(
+            f"{file} was changed since it was written (its last line has another digest); "
+            "restore it, or remove that line if the change was meant"
+        )
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_bytes(file: Path, last: int | None = None) -> bytes | None:
+    """The content of a file, or its `last` bytes after a line break; None if there is none."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise OelmError(f"{file} cannot be read: it is no regular file")
+        if last is None or file.stat().st_size <= last:
+            return (b"\n" if last is not None else b"") + file.read_bytes()
+        with file.open("rb") as handle:
+            handle.seek(-last, os.SEEK_END)
+            return handle.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OelmError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def read_json(file: Path, *required: str) -> dict[str, Any] | None:
+    """A mapping that has the `required` keys; None if there is no such file."""
+    data = read_bytes(file)
+    if data is None:
+        return None
+    value = _parsed(str(file), data)
+    seal = value.pop(SEAL, None)
+    if seal is not None and seal != _digest(value):
+        raise OelmError(f"{file} cannot be read: it was changed after it was written (see its sha256); restore it")
+    _require_keys(str(file), value, required)
+    return value
+
+
+def read_rows(file: Path, *required: str, having: bytes = b"", last_bytes: int | None = None) -> list[dict[str, Any]]:
+    """Every row of a JSONL file. Only a torn last line is passed over: its writer was killed.
+
+    `having` leaves out lines without these bytes; `last_bytes` reads the end of the file only.
+    """
+    *lines, last = (read_bytes(file, last_bytes) or b"").split(b"\n")
+    if last_bytes is not None:
+        lines = lines[1:]  # which begins anywhere
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if having not in line:
+            continue
+        where = f"{file}, line {number},"
+        row = _parsed(where, line)
+        _require_keys(where, row, required)
+        rows.append(row)
+    if last.endswith(b"}"):
+        rows.append(_parsed(f"{file}, last line,", last))
+        _require_keys(f"{file}, last line,", rows[-1], required)
+    return rows
+
+
+def seal_rows(file: Path) -> dict[str, Any]:
+    """How many bytes of rows there are, and their digest."""
+    data = read_bytes(file) or b""
+    return {"bytes": len(data), SEAL: digest(data)}
+
+
+def rows_until(file: Path, step: int, seal: Mapping[str, Any] | None) -> bytes:
+    """The rows up to a step, as they were when they were sealed; older checkpoints have no seal of them."""
+    data = read_bytes(file) or b""
+    if step < 0:
+        return b""  # a run that starts over needs none of it
+    if seal is None:
+        return b"".join(json.dumps(row).encode() + b"\n" for row in read_rows(file, "step") if row["step"] <= step)
+    if digest(data[: seal["bytes"]]) != seal[SEAL]:
+        raise OelmError(
+            f"{file} is not what it was when the checkpoint of step {step} was written: a row of before was "
+            f"changed or lost; restore the file, or remove {file.parent} to start over"
+        )
+    return data[: seal["bytes"]]
+
+
+def lines_with(content: bytes, word: str) -> bytes:
+    """The lines in which this JSON string stands, found without parsing any: few rows of many are validations.
+
+    >>> lines_with(b'{"kind": "train"}\\n{"kind": "validation"}\\n', "validation")
+    b'{"kind": "validation"}\\n'
+    """
+    mark, found = json.dumps(word).encode(), []
+    place = content.find(mark)
+    while place >= 0:
+        start, end = content.rfind(b"\n", 0, place) + 1, content.find(b"\n", place)
+        end = len(content) if end < 0 else end + 1
+        found.append(content[start:end])
+        place = content.find(mark, end)
+    return b"".join(found)
+
+
+def parsed(lines: bytes) -> list[Any]:
+    """Rows of JSON, until the first that is torn."""
+    rows = lines.splitlines()
+    with suppress(ValueError, RecursionError):  # all at once, which is fast
+        return json.loads(b"[" + b",".join(rows) + b"]")
+    found = []
+    for row in rows:
+        try:
+            found.append(json.loads(row))
+        except (ValueError, RecursionError):
+            break
+    return found
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """The settings of a run: a mapping of sections that JSON has a form for, unchanged since we wrote it."""
+    try:
+        text = (read_bytes(file) or b"").decode()
+    except UnicodeDecodeError as error:
+        raise OelmError(f"{file} cannot be read: {error}") from None
+    config = parse_yaml(text, str(file))
+    if not isinstance(config, dict):
+        raise OelmError(f"{file} holds {type(config).__name__}, not a mapping of settings")
+    _require_seal(file, text)
+    _require_plain(file, config)
+    sections = {name: config.get(name) or {} for name in ("model", "data", "training", "runtime")}
+    if isinstance(sections["model"], dict):
+        sections["model.overrides"] = sections["model"].get("overrides") or {}
+    for name, section in sections.items():
+        if not isinstance(section, dict):
+            raise OelmError(f"{file} cannot be read: {name} is no section of settings")
+    if not _is(_COUNT, config.get("seed", 0), -math.inf):
+        raise OelmError(f"{file} cannot be read: seed is {str(config['seed'])[:80]!r}, not a whole number")
+    return config
+
+
+def _require_plain(file: Path, value: Any) -> None:
+    """Refuse what JSON has no form for: dates, sets, numbers that are none, other keys than text."""
+    if isinstance(value, dict):
+        for key, content in value.items():
+            if not isinstance(key, str):
+                raise OelmError(f"{file} cannot be read: {str(key)[:80]!r} is no name of a setting")
+            _require_plain(file, content)
+    elif isinstance(value, list):
+        for content in value:
+            _require_plain(file, content)
+    elif not isinstance(value, str | int | float | None) or (isinstance(value, float) and not math.isfinite(value)):
+        raise OelmError(f"{file} cannot be read: {str(value)[:80]!r} is no value of a setting")
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    return digest(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _parsed(where: str, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise OelmError(f"{where} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise OelmError(f"{where} cannot be read: it is no mapping")
+    _require_possible(where, value)
+    return value
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")
+
+
+def _require_keys(where: str, value: dict[str, Any], required: tuple[str, ...]) -> None:
+    for key in required:
+        if value.get(key) is None:
+            raise OelmError(f"{where} cannot be read: it has no {key!r}")
+
+
+def _require_possible(where: str, value: dict[str, Any]) -> None:
+    for key, content in value.items():
+        kind = _KINDS.get(key)
+        if kind is None or content is None:
+            continue
+        if not _is(kind, content, _LEAST.get(key, 0.0)):
+            raise OelmError(f"{where} cannot be read: {key} is {str(content)[:80]!r}, which it cannot be")
+        if kind == _MAPPING:
+            _require_possible(where, content)
+
+
+def _is(kind: str, value: Any, least: float) -> bool:
+    if kind in (_TEXT, _MAPPING):
+        return isinstance(value, str if kind == _TEXT else dict)
+    if isinstance(value, bool) or not isinstance(value, int if kind == _COUNT else int | float):
+        return False
+    return least <= value <= (1.0 if kind == _SHARE else 1e300)
