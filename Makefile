@@ -48,7 +48,7 @@ benchmark: $(VENV)/installed  ## step time and memory against Hugging Face GPT-2
 # Timings of a busy machine are worthless: run it when nothing else does.
 bench-cpu: $(VENV)/installed  ## step times of our arms and Hugging Face's models at three sizes, into results/bench-cpu (20 minutes)
 	@for size in tiny small medium-512; do \
-	  $(BIN)/oelm bench baseline oelm_freeze identity_q permutation_qk permutation_qk+rank=8 plain gpt2 gpt2_fused bert_fused products --size $$size --batch 4 --length 512 --vocab 4096 \
+	  $(BIN)/oelm bench baseline oelm_freeze identity_q permutation_qk permutation_qk+rank=8 plain gpt2 gpt2_fused --size $$size --batch 4 --length 512 --vocab 4096 \
 	    --device cpu --out results/bench-cpu/$$size || exit 1; \
 	done
 

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from oelm.bench import machine
 from oelm.bench import measure as bench_module
 from oelm.bench.measure import Shape, bench, compare_step_times
+from oelm.bench.names import arm_name
 from oelm.bench.ratios import verdict
-from oelm.bench.steps import WARMUP, arm_name, build_arm
+from oelm.bench.steps import WARMUP, build_arm
 from oelm.errors import OelmError
 from oelm.training.objectives import LanguageModelling
 from oelm.training.step import TrainingStep
@@ -23,13 +23,13 @@ SMALL = Shape("demo", batch=2, length=16, vocab=40)
 def result():
     machine.SECONDS_PER_SHAPE, before = 0.001, machine.SECONDS_PER_SHAPE
     try:
-        return bench(["oelm_v2", "gpt2", "bert"], SMALL, reference="baseline", rounds=6)
+        return bench(["oelm_v2", "gpt2"], SMALL, reference="baseline", rounds=6)
     finally:
         machine.SECONDS_PER_SHAPE = before
 
 
 def test_every_arm_has_its_time_its_ratio_and_its_distance_from_the_limit(result):
-    assert list(result["arms"]) == ["baseline", "oelm_freeze", "gpt2", "bert"]
+    assert list(result["arms"]) == ["baseline", "oelm_freeze", "gpt2"]
     best = result["gemm"]["peak_flops_per_second"]
     assert best == max(row["flops_per_second"] for row in result["gemm"]["shapes"])
     for arm in result["arms"].values():
@@ -45,7 +45,6 @@ def test_the_prediction_is_the_ratio_of_matmul_flops(result):
     predicted = {name: arm["predicted"] for name, arm in result["arms"].items()}
     assert predicted["baseline"] == predicted["gpt2"] == 1  # the same shape computes the same
     assert 0.9 < predicted["oelm_freeze"] < 1
-    assert predicted["bert"] > 1  # it looks both ways, and its head has one more matrix
 
 
 def test_a_verdict_is_what_interval_and_sign_test_say_together(result):
@@ -109,19 +108,6 @@ def test_a_peer_stays_as_its_makers_built_it_and_a_frozen_arm_is_frozen():
     before = frozen.model.blocks[0].attention.query.weight.clone()
     frozen.step()
     assert torch.equal(frozen.model.blocks[0].attention.query.weight, before)
-
-
-def test_the_products_alone_are_those_of_the_baseline():
-    config, settings, device = SMALL.model(), SMALL.settings(), torch.device("cpu")
-    arm, ours = (build_arm(name, config, settings, device=device) for name in ("products", "baseline"))
-    assert arm.flops_per_token == ours.flops_per_token
-    tokens = 2 * 16
-    matrices = sum(p.numel() for name, p in ours.model.named_parameters() if p.ndim == 2 and "pos" not in name)
-    with FlopCounterMode(display=False) as counter:
-        arm.step()
-    attention = config.num_layers * 6 * 2 * tokens * 16 * config.d_model  # one block, so all of the square
-    assert counter.get_total_flops() == 6 * tokens * matrices + attention
-    assert list(arm.model.parameters()) == []
 
 
 def test_step_times_beside_runs_leave_out_what_changes_on_the_way():

@@ -12,7 +12,7 @@ from oelm.costs.counting import model_flops
 CONFIG = oelm.GPTConfig(vocab_size=96, d_model=32, num_layers=3, num_heads=4, d_ff=80, max_seq_len=16, dropout=0.0)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert", "plain"])
+@pytest.mark.parametrize("name", ["gpt2", "plain"])
 def test_their_matmuls_are_counted_as_torch_computes_them(name):
     peer, ids = PEERS[name].build(CONFIG), torch.zeros(2, 16, dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
@@ -34,7 +34,7 @@ def test_the_plain_gpt_has_our_parameters():
     assert sum(p.numel() for p in plain.parameters()) == sum(p.numel() for p in ours.parameters())
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert", "plain"])
+@pytest.mark.parametrize("name", ["gpt2", "plain"])
 def test_a_fresh_peer_knows_nothing(name):
     torch.manual_seed(0)
     ids = torch.randint(96, (2, 17))

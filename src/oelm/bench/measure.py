@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from oelm.bench.machine import best_speeds, gemm_shapes, gemm_speeds
+from oelm.bench.names import arm_name
 from oelm.bench.ratios import FEWEST_ROUNDS, INTERVAL, ORDER, RULE, Step, interleave, ratio
-from oelm.bench.steps import WARMUP, TimedArm, arm_name, build_arm
+from oelm.bench.steps import WARMUP, TimedArm, build_arm
 from oelm.errors import OelmError
 from oelm.freezing.methods import method
 from oelm.models.gpt import GPTConfig
@@ -200,7 +201,7 @@ def _facts(arm: TimedArm, seconds: NDArray[np.float64], tokens: int, peak: float
 
 def _require(names: list[str], rounds: int, memory: bool, device: torch.device) -> None:
     if not names:
-        raise OelmError("no arms to time; name methods ('oelm methods') or peers (gpt2, bert)")
+        raise OelmError("no arms to time; name methods ('oelm methods') or peers (gpt2, plain)")
     if rounds < FEWEST_ROUNDS:
         raise OelmError(f"{rounds} rounds decide nothing; use at least {FEWEST_ROUNDS}")
     if memory and device.type != "cpu":

@@ -18,7 +18,6 @@ from typing import Any
 from oelm.bench.measure import Say, Shape, bench
 from oelm.bench.peers import PEERS
 from oelm.bench.ratios import FEWEST_ROUNDS
-from oelm.bench.steps import PRODUCTS
 from oelm.costs.estimate import Job, Machine, estimate
 from oelm.costs.inspection import costs_of
 from oelm.costs.memory import Memory
@@ -34,9 +33,8 @@ UTILISATION = 0.75
 
 def memory_of(arm: str, shape: Shape, **options: Any) -> dict[str, float | None]:
     """Measured peak bytes of an arm's step, and the predicted ones where there is a formula: for our own methods."""
-    ours = arm not in PEERS and arm != PRODUCTS
     return {
-        "predicted_bytes": predicted_memory(arm, shape).peak_bytes if ours else None,
+        "predicted_bytes": predicted_memory(arm, shape).peak_bytes if arm not in PEERS else None,
         "measured_bytes": measured_memory(arm, shape, **options),
     }
 

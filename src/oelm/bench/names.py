@@ -3,18 +3,16 @@
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import METHODS, method
 
-PRODUCTS = "products"
-"""The arm that does nothing but multiply: our baseline's matrix products."""
-PEERS = ("gpt2", "gpt2_fused", "bert", "bert_fused", "plain")
+PEERS = ("gpt2", "gpt2_fused", "plain")
 """What `peers.py` builds."""
 
 
 def arm_name(name: str) -> str:
     """The full name of a method (also by its alias, or with modifiers) or a peer."""
-    known = [*METHODS, *(alias for row in METHODS.values() for alias in row.aliases), *PEERS, PRODUCTS]
+    known = [*METHODS, *(alias for row in METHODS.values() for alias in row.aliases), *PEERS]
     if name.partition("+")[0] not in known:
         raise unknown("arm", name, known)
-    if name in PEERS or name == PRODUCTS:
+    if name in PEERS:
         return name
     found = method(name)
     if found.moves:

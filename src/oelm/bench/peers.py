@@ -2,12 +2,11 @@
 and the GPT that anybody would write with torch's own parts, as a yardstick.
 
 >>> sorted(PEERS)
-['bert', 'bert_fused', 'gpt2', 'gpt2_fused', 'plain']
+['gpt2', 'gpt2_fused', 'plain']
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,17 +26,14 @@ class Peer:
 
 
 class HuggingFaceLoss(nn.Module):
-    """A Hugging Face model behind our call: token ids and targets in, the mean loss out."""
+    """GPT-2 behind our call: token ids and targets in, the mean loss out. It shifts the labels itself."""
 
-    def __init__(self, model: nn.Module, shifts_labels: bool, **arguments: Any) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.shifts_labels = shifts_labels  # then it takes the inputs themselves, as its users call it
-        self.arguments = arguments
 
     def forward(self, input_ids: Tensor, targets: Tensor) -> Tensor:
-        labels = (input_ids if self.shifts_labels else targets).contiguous()
-        return self.model(input_ids=input_ids, labels=labels, **self.arguments).loss
+        return self.model(input_ids=input_ids, labels=input_ids.contiguous(), use_cache=False).loss
 
 
 def gpt2(config: GPTConfig) -> HuggingFaceLoss:
@@ -59,25 +55,7 @@ def gpt2(config: GPTConfig) -> HuggingFaceLoss:
     shape._attn_implementation = "sdpa"
     model = GPT2LMHeadModel(shape)
     model.loss_type = "ForCausalLM"  # which it takes anyway, but not without saying so
-    return HuggingFaceLoss(model, shifts_labels=True, use_cache=False)
-
-
-def bert(config: GPTConfig) -> HuggingFaceLoss:
-    """It looks both ways, so its attention computes twice what a decoder's does."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    shape = BertConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.d_model,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_heads,
-        intermediate_size=config.d_ff,
-        max_position_embeddings=config.max_seq_len,
-        hidden_dropout_prob=config.dropout,
-        attention_probs_dropout_prob=config.dropout,
-    )
-    shape._attn_implementation = "sdpa"
-    return HuggingFaceLoss(BertForMaskedLM(shape), shifts_labels=False)
+    return HuggingFaceLoss(model)
 
 
 class PlainGPT(nn.Module):
@@ -123,12 +101,9 @@ class PlainGPT(nn.Module):
 
 
 _GPT2 = Peer(gpt2, lambda config: gpt2(config).model, fused_optimizer=False)
-_BERT = Peer(bert, lambda config: bert(config).model, fused_optimizer=False)
 
 PEERS: dict[str, Peer] = {
     "gpt2": _GPT2,
     "gpt2_fused": replace(_GPT2, fused_optimizer=True),
-    "bert": _BERT,
-    "bert_fused": replace(_BERT, fused_optimizer=True),
     "plain": Peer(PlainGPT, GPT, fused_optimizer=True),
 }

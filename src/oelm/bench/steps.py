@@ -4,7 +4,6 @@ A step is the trainer's own (`oelm.training.step`), over made-up tokens through 
 """
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -13,9 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from oelm.bench.machine import products
-from oelm.bench.names import PRODUCTS as PRODUCTS
-from oelm.bench.names import arm_name as arm_name
 from oelm.bench.peers import PEERS
 from oelm.bench.ratios import Step
 from oelm.costs.counting import model_flops
@@ -59,10 +55,6 @@ def build_arm(
     length = settings.sequence_length or config.max_seq_len
     torch.manual_seed(0)
     timer = StepTimer(device, WARMUP)
-    if name == PRODUCTS:
-        passes = products(config, settings.batch_size, length, device)
-        flops = flops_per_token("baseline", config, length)  # these are its products
-        return TimedArm(_products_step(*passes, timer), timer, nn.Module(), flops)
     if name in PEERS:
         model: nn.Module = PEERS[name].build(config).to(device)
     else:
@@ -76,17 +68,6 @@ def build_arm(
     called, numbers = cast(nn.Module, torch.compile(model)) if compiled else model, itertools.count(1)
     step = lambda: take_step(called, optimizer, next(numbers))[0]  # noqa: E731
     return TimedArm(step, timer, model, flops_per_token(name, config, length, checkpointing))
-
-
-def _products_step(forward: Callable[[], None], backward: Callable[[], None], timer: StepTimer) -> Step:
-    def step() -> None:
-        with timer.step():
-            with timer.phase("forward"):
-                forward()
-            with timer.phase("backward"):
-                backward()
-
-    return step
 
 
 def random_text(vocab_size: int, length: int, settings: TrainingSection, device: torch.device) -> LanguageModelling:

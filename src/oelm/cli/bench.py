@@ -11,9 +11,8 @@ def bench(
     arms: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Methods ('oelm methods'), also with modifiers (permutation_qk+rank=8), and peers: gpt2, bert "
-            "(Hugging Face, same shape), gpt2_fused, bert_fused (with fused AdamW like ours), plain (a GPT of torch's "
-            "own parts); products: the baseline's matrix products and nothing else, which no step can beat. "
+            help="Methods ('oelm methods'), also with modifiers (permutation_qk+rank=8), and peers of the same shape: "
+            "gpt2 (Hugging Face), gpt2_fused (with fused AdamW like ours), plain (a GPT of torch's own parts). "
             "(default: baseline oelm_freeze gpt2)",
             metavar="[ARM]…",
             show_default=False,
