@@ -72,17 +72,20 @@ class Picture:
         text = json.dumps([self.title, _rounded(self.data)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def svg(self, inline: bool = False) -> str:
-        """As a file of its own, or to stand inside an HTML page whose colours it takes."""
+    @cached_property
+    def _svg(self) -> str:
         out = io.StringIO()
         with page_style(self.name):
             nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-            about = {} if inline else {"Identifier": self.digest}
-            self.figure.savefig(out, format="svg", metadata={**nothing, **about}, transparent=inline)
-        text = out.getvalue().replace("'DejaVu Sans'", FONT_STACK)
+            self.figure.savefig(out, format="svg", metadata={**nothing, "Identifier": self.digest})
+        return out.getvalue().replace("'DejaVu Sans'", FONT_STACK)
+
+    def svg(self, inline: bool = False) -> str:
+        """As a file of its own, or to stand inside an HTML page whose colours it takes."""
         if not inline:
-            return text
-        text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text[text.index("<svg") :])
+            return self._svg
+        text = re.sub(r"<metadata>.*?</metadata>", "", self._svg[self._svg.index("<svg") :], count=1, flags=re.DOTALL)
+        text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
         text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures in one page would repeat them
         text = text.replace("<svg", f'<svg role="img" aria-label="{html.escape(self.title)}"', 1)
         for colour, variable in ((INK, "ink"), (FAINT, "faint"), (GRID, "grid"), (PAPER, "paper")):
