@@ -9,7 +9,6 @@ from scipy import stats
 from oelm.analysis.compare.statistics import (
     METRICS,
     Interval,
-    bootstrap,
     corrected_level,
     correlation,
     goal_verdict,
@@ -67,24 +66,8 @@ def test_only_seeds_that_both_arms_have_are_paired():
 def test_one_seed_has_no_interval_and_stays_undecided():
     gap = paired_gap(PERPLEXITY, {0: 10.01}, {0: 10.0})
     assert gap is not None
-    assert (gap.t, gap.bootstrap) == (None, None)
+    assert (gap.t, gap.unpaired) == (None, None)
     assert goal_verdict(gap.worse) == "undecided"
-
-
-def test_bootstrap_repeats_and_lies_within_the_values():
-    values = [1.0, 2.0, 3.5, 2.2, 1.7]
-    first, second = bootstrap(values), bootstrap(values)
-    assert first == second
-    assert first is not None
-    assert min(values) <= first.low < np.mean(values) < first.high <= max(values)
-
-
-def test_bootstrap_agrees_with_scipy_s_percentile_method():
-    values = list(np.random.default_rng(3).normal(5, 1, 40))
-    expected = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=10_000, rng=1).confidence_interval
-    got = bootstrap(values)
-    assert got is not None
-    assert (got.low, got.high) == pytest.approx((expected.low, expected.high), abs=0.02)
 
 
 @pytest.mark.parametrize(

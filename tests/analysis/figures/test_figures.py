@@ -25,7 +25,7 @@ def axes_of(picture: Picture):
 
 
 def test_there_is_a_figure_for_each_question(drawn):
-    assert list(drawn) == ["gaps", "learning-curves", "wall-time", "step-times", "pareto"]
+    assert list(drawn) == ["gaps", "learning-curves", "step-times", "pareto"]
 
 
 def test_every_caption_says_what_data_it_stands_on(drawn):

@@ -73,7 +73,7 @@ def test_the_page_is_self_contained(page):
     assert not re.findall(r"""(?:src|href)=["'](?!#)""", page)
     assert "@import" not in page
     assert not outline(page).tags & {"script", "link", "img", "iframe"}
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 3
 
 
 def test_page_one_has_five_lines_one_figure_and_one_table_and_the_rest_is_folded(page):
@@ -156,7 +156,7 @@ def test_markdown_links_the_figures_written_beside_it(suite, tmp_path):
     written = write_report(suite, tmp_path, formats=("md",))
     text = (tmp_path / "report.md").read_text()
     linked = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert len(linked) == 4
+    assert len(linked) == 3
     assert {tmp_path / link for link in linked} == set(written) - {tmp_path / "report.md"}
     assert "\n| oelm_freeze | " in text
 

@@ -8,12 +8,9 @@ stand in one figure.
 import json
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard
-
-import numpy as np
 
 from oelm.analysis.compare.statistics import METRICS, Metric
 from oelm.errors import OelmError
@@ -30,7 +27,6 @@ RECORDING_KEYS = {
 """They decide what is written down, not what is learned: they neither split an arm nor spoil a comparison."""
 
 
-MOST_CLOCK_ROWS = 500
 RATE_KEYS = ("training.max_lr", "training.min_lr")
 Rates = dict[float, float]
 """Score by learning rate; not a number where no run came to its end."""
@@ -57,18 +53,6 @@ class Run:
     validations: list[dict[str, Any]]
     measured: tuple[dict[str, Any], ...] = ()
     """Step times of interleaved arms (`step_time.json`), from the folder it lies in and those of its copies."""
-
-    @cached_property
-    def clock(self) -> list[dict[str, Any]]:
-        """Read when asked for, some hundred rows of many: it only places curves in time. What is damaged is none."""
-        rows = []
-        with suppress(OSError, UnicodeDecodeError):
-            lines = self.folder.clock_file.read_text(encoding="utf-8").splitlines()
-            for line in [*lines[:: 1 + len(lines) // MOST_CLOCK_ROWS], *lines[-1:]]:
-                with suppress(ValueError, KeyError, TypeError):
-                    row = json.loads(line)
-                    rows += [row] if is_number(row["step"]) and is_number(row["seconds"]) else []
-        return rows
 
     @property
     def seed(self) -> int:
@@ -126,13 +110,6 @@ class Run:
     def curve(self, key: str) -> dict[int, float]:
         found = {row["step"]: row.get(key) for row in self.validations}
         return {step: value for step, value in found.items() if is_number(value)}
-
-    def seconds_at(self, step: int) -> float | None:
-        """Training time until `step`, without validation."""
-        if not self.clock:
-            return None
-        steps, seconds = [row["step"] for row in self.clock], [row["seconds"] for row in self.clock]
-        return float(np.interp(step, [0, *steps], [0.0, *seconds]))
 
 
 @dataclass(frozen=True)

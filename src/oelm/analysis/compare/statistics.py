@@ -2,8 +2,7 @@
 
 Arms are compared seed by seed, always with the paired t interval: it is right whatever the seeds have in common. Taking
 the unpaired one where the seeds' correlation turns out negative would pick the narrower of two after looking (it covers
-90 to 94 % instead of 95); so the correlation and the unpaired interval are shown and decide nothing. With a handful of
-seeds the bootstrap can only reshuffle those few values and is too narrow; it, too, stands beside.
+90 to 94 % instead of 95); so the correlation and the unpaired interval are shown and decide nothing.
 """
 
 import math
@@ -70,7 +69,6 @@ class Gap:
     """In percent of the baseline, or in points; as written, so a positive perplexity gap is a loss."""
     by_seed: dict[int, float]
     t: Interval | None
-    bootstrap: Interval | None
     worse: Interval | None
     """By how many percent the arm is worse than the baseline, whichever direction is good: what the goal judges."""
     logs: tuple[float, ...] = ()
@@ -128,17 +126,6 @@ def corrected_level(count: int, level: float = LEVEL) -> float:
     return level ** (1 / max(1, count))
 
 
-def bootstrap(
-    differences: Sequence[float], level: float = LEVEL, resamples: int = 10_000, seed: int = 0
-) -> Interval | None:
-    """Percentile bootstrap of the mean difference; the same numbers give the same interval."""
-    if len(differences) < 2:
-        return None
-    drawn = np.random.default_rng(seed).choice(np.asarray(differences, dtype=float), (resamples, len(differences)))
-    low, high = np.percentile(drawn.mean(axis=1), [50 * (1 - level), 50 * (1 + level)])
-    return Interval(float(low), float(high))
-
-
 def paired_gap(
     metric: Metric, arm: Mapping[int, float], baseline: Mapping[int, float], level: float = LEVEL
 ) -> Gap | None:
@@ -155,19 +142,18 @@ def paired_gap(
     logs = [a - b for a, b in zip(own, other, strict=True)]
     worse = _map(_percent, paired_t(logs, level))
     shown, value, t = [_percent(log) for log in logs], _percent(float(np.mean(logs))), worse
-    boot, unpaired = _map(_percent, bootstrap(logs, level)), _map(_percent, unpaired_t(own, other, level))
+    unpaired = _map(_percent, unpaired_t(own, other, level))
     if worse is not None and metric.higher_is_better:
         worse = Interval(-worse.high, -worse.low)
     if metric.gap_in_points:
         own, other = ([metric.scale * scores[s] for s in seeds] for scores in (arm, baseline))
         shown = [a - b for a, b in zip(own, other, strict=True)]
-        value, t, boot = float(np.mean(shown)), paired_t(shown, level), bootstrap(shown, level)
+        value, t = float(np.mean(shown)), paired_t(shown, level)
         unpaired, worse = unpaired_t(own, other, level), worse if t else None
     return Gap(
         value=value,
         by_seed=dict(zip(seeds, shown, strict=True)),
         t=t,
-        bootstrap=boot,
         worse=worse,
         logs=tuple(-log if metric.higher_is_better else log for log in logs),
         unpaired=unpaired,

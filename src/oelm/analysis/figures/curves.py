@@ -43,14 +43,13 @@ def shown(comparison: Comparison) -> list[Arm]:
     return [arm for arm in comparison.arms if id(arm) in chosen]
 
 
-def mean_line(arm: Arm, key: str, clock: bool = False) -> Line | None:
+def mean_line(arm: Arm, key: str) -> Line | None:
     runs = [run for run in arm.runs if run.curve(key)]
     steps = _shared_steps(runs, key) if runs else []
     values = np.array([[run.curve(key)[step] for step in steps] for run in runs]) * arm.metric.scale
-    if not steps or (clock and not all(run.clock for run in runs)):
+    if not steps:
         return None
-    x = np.mean([[run.seconds_at(s) or 0.0 for s in steps] for run in runs], axis=0) if clock else np.array(steps)
-    return Line(x, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+    return Line(np.array(steps), values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
 def gap_line(arm: Arm) -> Line | None:

@@ -109,7 +109,7 @@ def pictures(loaded: Loaded, lang: str = "en") -> list[Picture]:
     drawn = [*_gaps(loaded.comparisons, look, t)]
     for number, comparison in enumerate(loaded.comparisons, 1):
         suffix = f"-{number}" if len(loaded.comparisons) > 1 else ""
-        for draw in (_curves, _time, _step_times, _pareto):
+        for draw in (_curves, _step_times, _pareto):
             for picture in draw(comparison, look, t):
                 caption = [picture.caption, data_line(comparison, t) or f"{comparison.dataset}, {comparison.model}."]
                 drawn.append(Picture(picture.name + suffix, picture.title, t.join(caption), picture.data, picture.draw))
@@ -208,32 +208,6 @@ def _curves(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
 
     caption += [*_share_note(comparison, t), *_shown_note(comparison, t)]
     yield Picture("learning-curves", title, t.join(caption), [_line_data(lines), _line_data(gaps)], draw)
-
-
-def _time(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
-    found = [(arm, mean_line(arm, comparison.metric.key, clock=True)) for arm in shown(comparison)]
-    lines = [(arm, line) for arm, line in found if line is not None]
-    if not lines:
-        return
-    longest = max(line.x[-1] for _, line in lines)
-    units = (("hours", 3600), ("minutes", 60), ("seconds", 1))
-    unit, seconds = next(u for u in units if longest >= 3 * u[1] or u[1] == 1)
-    lines = [(arm, Line(line.x / seconds, line.mean, line.low, line.high)) for arm, line in lines]
-    title = t("title_time", metric=t(f"metric_{comparison.metric.name}"))
-
-    def draw() -> Figure:
-        figure = Figure(figsize=(7.4, 4.0), layout="constrained")
-        axes = figure.subplots()
-        draw_lines(axes, lines, look)
-        frame_values(axes, comparison, lines, t)
-        axes.set_xlim(0, longest / seconds * 1.01)
-        label_ends(axes, lines, look, lambda arm, value: arm.label)
-        axes.set_xlabel(t(f"axis_{unit}"))
-        set_title(figure, title, t)
-        return figure
-
-    caption = t.join([t("caption_time"), *_shown_note(comparison, t)])
-    yield Picture("wall-time", title, caption, _line_data(lines), draw)
 
 
 def _step_times(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:

@@ -74,9 +74,6 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
     "axis_steps": ("training steps", "训练步数"),
     "axis_tokens_millions": ("training tokens, millions", "训练词元数（百万）"),
     "axis_tokens_thousands": ("training tokens, thousands", "训练词元数（千）"),
-    "axis_hours": ("training time, hours", "训练用时（小时）"),
-    "axis_minutes": ("training time, minutes", "训练用时（分钟）"),
-    "axis_seconds": ("training time, seconds", "训练用时（秒）"),
     "axis_gap": ("gap to the plain baseline, %", "与普通基线之差（%）"),
     "axis_gap_points": ("gap to the plain baseline, points", "与普通基线之差（百分点）"),
     "goal_line_points": ("5 % of the baseline's score: {points} points", "基线得分的 5 %：{points} 个百分点"),
@@ -89,7 +86,6 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
         "训练 {steps} 步后的验证{metric}：{low} 至 {high}",
     ),
     "title_curve": ("{metric} after {steps} steps: {only}", "训练 {steps} 步后的验证{metric}：{only}"),
-    "title_time": ("Validation {metric} by training time", "验证{metric}随训练用时的变化"),
     "title_gaps": (
         "Gap to the plain baseline; at most 5 % worse: {met} yes, {missed} no, {undecided} undecided",
         "与普通基线之差；最多差 5 %：{met} 个是，{missed} 个否，{undecided} 个尚无定论",
@@ -133,22 +129,12 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
         "Drawn are {drawn} of {count} arms, the baseline and the best of the others; the tables have all.",
         "{count} 个方法中只画出 {drawn} 个，即基线和其余方法中最好的；全部结果见表格。",
     ),
-    "caption_time": (
-        "Time spent in training steps, without validation, as the machine happened to run, whatever else it had to do: "
-        "differences in time are no evidence here.",
-        "仅计训练步耗时，不含验证，无论机器当时还在做什么；因此这里的时间差异不能作为证据。",
-    ),
     "caption_step_times": (
         "Filled markers with 95 % intervals: arms measured interleaved in one process; an interval that covers 1 "
         "is no difference. Hollow markers: ratio of medians of separate runs.",
         "实心标记及 95 % 区间：同一进程内交错测量；区间包含 1 即无差异。空心标记：各自运行的中位耗时之比。",
     ),
     "caption_predicted": ("Crosses: predicted from FLOPs.", "叉号：按 FLOPs 预测的值。"),
-    "figure_many_runs": (
-        "Runs ({where}): those of all {count} arms ({ends}); the table of runs names them.",
-        "运行（{where}）：全部 {count} 个方法的运行（{ends}），名称见运行列表。",
-    ),
-    "figure_runs": ("Runs ({where}): {runs}.", "运行（{where}）：{runs}。"),
     # Tables
     "table_summary": ("Summary", "结果总览"),
     "table_yardstick": ("Equal compute", "算力相同时的比较"),
@@ -233,7 +219,6 @@ TEXTS: dict[str, tuple[str, str] | tuple[str]] = {
     "data_share": ("{share} % of the corpus", "占语料的 {share} %"),
     "data_floor": ("perplexity of the text itself {value}", "文本自身的困惑度 {value}"),
     "data_falling": ("still falling: first look only", "损失仍在下降：仅供初步参考"),
-    "h_words": ("Data", "数据"),
     "h_caveats": ("Read with care", "阅读须知"),
     "h_methods": ("The methods", "方法说明"),
     "h_samples": ("What the models write", "模型生成的文本"),
