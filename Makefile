@@ -29,7 +29,7 @@ test: $(VENV)/installed  ## lint, type-check and run the whole test suite (10 mi
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist loadgroup
 
 lint: $(VENV)/installed  ## only lint and types
 	@$(BIN)/ruff check .

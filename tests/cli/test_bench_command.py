@@ -14,10 +14,12 @@ def test_bench_prints_json_and_writes_its_folder(tmp_path):
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".json", ".md", ".svg", ".png"}
 
 
-def test_bad_input_is_refused(tmp_path):
-    refused(oelm("bench", "gtp2", cwd=tmp_path), "arm 'gtp2' is unknown", "gpt2")
-    refused(oelm("bench", "--size", "tyni", cwd=tmp_path), "size 'tyni' is unknown", "tiny")
-    refused(oelm("bench", "--device", "tpu", cwd=tmp_path), "'tpu'", "use auto")
-    refused(oelm("bench", "--rounds", "2", cwd=tmp_path), "2 rounds", "at least 6")
+def test_bad_input_is_refused(tmp_path, here):
+    refused(here("bench", "gtp2"), "arm 'gtp2' is unknown", "gpt2")
+    refused(here("bench", "--size", "tyni"), "size 'tyni' is unknown", "tiny")
+    refused(here("bench", "--device", "tpu"), "'tpu'", "use auto")
+    refused(here("bench", "--rounds", "2"), "2 rounds", "at least 6")
     (tmp_path / "file").touch()
-    refused(oelm("bench", "--out", tmp_path / "file" / "out"), "file", "choose another folder")  # before it measures
+    refused(
+        here("bench", "--out", tmp_path / "file" / "out"), "file", "choose another folder", code=69
+    )  # before it measures

@@ -55,8 +55,8 @@ def test_help_loads_neither_torch_nor_transformers_nor_numpy():
     assert run.returncode == 0, run.stderr
 
 
-def test_version_is_printed():
-    assert oelm("--version").stdout.strip() == "0.1.0"
+def test_version_is_printed(here):
+    assert here("--version").stdout.strip() == "0.1.0"
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_version_is_printed():
         (["data", "prepare", "tinystoreis"], ["'tinystoreis'", "tinystories"]),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path):
-    refused(oelm(*arguments, cwd=tmp_path), *words)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path, here):
+    refused(here(*arguments), *words)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -100,29 +100,29 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, tmp_path):
         ("runtime.device=tpu", ["'tpu'", "use auto, cpu, cuda"]),
     ],
 )
-def test_a_wrong_setting_is_refused_before_any_work(setting, words, fables_folder, tmp_path):
-    run = oelm("train", "--dataset", fables_folder, *SMALL, "--set", setting, "--out", tmp_path / "run")
+def test_a_wrong_setting_is_refused_before_any_work(setting, words, fables_folder, tmp_path, here):
+    run = here("train", "--dataset", fables_folder, *SMALL, "--set", setting, "--out", tmp_path / "run")
     refused(run, *words)
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unwritable_folder_is_refused(fables_folder, tmp_path):
+def test_an_unwritable_folder_is_refused(fables_folder, tmp_path, here):
     (tmp_path / "file").write_text("in the way")
     for out in (tmp_path / "file" / "run", tmp_path / "file"):
-        refused(oelm("train", "--dataset", fables_folder, *SMALL, "--out", out), "file", code=69)
+        refused(here("train", "--dataset", fables_folder, *SMALL, "--out", out), "file", code=69)
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "config.yaml").write_text("")
     refused(
-        oelm("train", "--dataset", fables_folder, *SMALL, "--out", tmp_path / "odd"), "config.yaml", "not a mapping"
+        here("train", "--dataset", fables_folder, *SMALL, "--out", tmp_path / "odd"), "config.yaml", "not a mapping"
     )
 
 
-def test_truncated_data_is_refused(fables_folder, tmp_path):
+def test_truncated_data_is_refused(fables_folder, tmp_path, here):
     import shutil
 
     shutil.copytree(fables_folder, tmp_path / "data")
     (tmp_path / "data" / "train.bin").write_bytes((tmp_path / "data" / "train.bin").read_bytes()[:-100])
-    refused(oelm("train", "--dataset", tmp_path / "data", *SMALL, "--out", tmp_path / "run"), "train.bin", "bytes")
+    refused(here("train", "--dataset", tmp_path / "data", *SMALL, "--out", tmp_path / "run"), "train.bin", "bytes")
 
 
 def test_train_compare_generate_with_the_studys_flag_names(fables_folder, tmp_path):
@@ -165,8 +165,8 @@ def test_sigterm_checkpoints_and_exits_143_and_resume_finishes(fables_folder, tm
     assert folder.status()["state"] == "interrupted"
 
 
-def test_inspect_prints_the_published_counts_as_json():
-    facts = json.loads(oelm("inspect", "medium-512", "--method", "oelm_freeze", "--json").stdout)
+def test_inspect_prints_the_published_counts_as_json(here):
+    facts = json.loads(here("inspect", "medium-512", "--method", "oelm_freeze", "--json").stdout)
     assert facts["total_parameters"] == 44_896_768
     assert facts["frozen_parameters"] == 3_145_728
     assert facts["trainable_parameters"] == 41_751_040
