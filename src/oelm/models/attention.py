@@ -87,7 +87,12 @@ class CausalSelfAttention(nn.Module):
         causal = self.is_causal and context.mask is None and q.shape[2] == k.shape[2]
         if causal and blocked_attention_pays(q, v, dropout):
             return causal_attention(q, k, v, dropout)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=context.mask, dropout_p=dropout, is_causal=causal)
+        scale = q.shape[-1] ** -0.5
+        if q.shape[-1] < v.shape[-1] and q.device.type == "cpu":  # torch's fast kernel there wants equal sizes
+            q, k = (F.pad(x, (0, v.shape[-1] - x.shape[-1])) for x in (q, k))
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=context.mask, dropout_p=dropout, is_causal=causal, scale=scale
+        )
 
     def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return (self.q_norm(q.float()), self.k_norm(k.float())) if self.config.qk_norm else (q, k)
