@@ -35,7 +35,7 @@ def model(method, **shape):
     ("stock", "method", "shape"),
     [
         ("GPT2LMHeadModel", "oelm_freeze", {}),
-        ("GPT2LMHeadModel", "permutation_qk+rank=2+gain+mix+scale", {"dropout": 0.1}),
+        ("GPT2LMHeadModel", "permutation_qk+rank=2+gain+mix+scale", {"dropout": 0.1, "kv_heads": 4, "qk_width": 64}),
         ("GPTNeoXForCausalLM", "oelm_freeze+rank=2", {"positions": "rotary"}),
         ("GPTNeoXForCausalLM", "hadamard_qk", {"positions": "rotary", "rope_theta": 500.0}),
         ("LlamaForCausalLM", "oelm_freeze", LLAMA),
@@ -58,6 +58,9 @@ def test_the_stock_architecture_has_the_same_logits(stock, method, shape):
         ("oelm_freeze+shift", {}, "query has a token shift"),
         ("oelm_freeze", {"offset": True}, "offset=True has no equal in GPT2LMHeadModel"),
         ("oelm_freeze", {"qk_width": 32}, "qk_width=32 has no equal in GPT2LMHeadModel"),
+        ("oelm_freeze", {"window": 8}, "window=8 has no equal in GPT2LMHeadModel"),
+        ("baseline", {"tied_kv": True}, "tied_kv=True has no equal in GPT2LMHeadModel"),
+        ("oelm_freeze", {**LLAMA, "attention": "linear"}, "attention=linear has no equal in LlamaForCausalLM"),
         ("oelm_freeze", {**LLAMA, "offset": True}, "offset=True has no equal in LlamaForCausalLM"),
         ("oelm_freeze", {"norm": "rms"}, "no stock architecture has positions=learned, norm=rms, ffn=gelu"),
     ],

@@ -69,9 +69,11 @@ def _equal(shape: GPTConfig) -> Stock:
             f"no stock architecture has positions={shape.positions}, norm={shape.norm}, ffn={shape.ffn} and "
             f"qk_norm={shape.qk_norm} together; those that can be exported: {known}"
         )
-    stock, usual = STOCK[kinds], GPTConfig()
+    stock = STOCK[kinds]
+    usual = GPTConfig(d_model=shape.d_model, num_heads=shape.num_heads)
+    natural = {"kv_heads": shape.num_heads, "qk_width": shape.d_model}  # what they mean when they are not given
     for name in [f.name for f in fields(shape) if f.name not in _EVERYWHERE | stock.also]:
-        if (value := getattr(shape, name)) != getattr(usual, name):
+        if (value := getattr(shape, name)) not in (getattr(usual, name), natural.get(name)):
             raise OelmError(
                 f"{name}={value} has no equal in {stock.model}, the stock architecture of the rest; "
                 "the checkpoint itself loads with oelm"
