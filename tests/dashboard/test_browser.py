@@ -249,7 +249,7 @@ def test_a_broken_folder_and_a_lost_server_say_what_to_do(tab, serve, tmp_path):
     playwright.expect(tab.locator("#banner")).to_be_hidden()
 
 
-@pytest.mark.parametrize("width", [390, 820, 1280])
+@pytest.mark.parametrize("width", [390, 1280])
 def test_every_view_fits_its_width(browser, serve, tmp_path, width):
     factory.make_suite(tmp_path, ("baseline", "oelm_freeze", "oelm_random_matched"), (0, 1))
     factory.make_run(

@@ -265,7 +265,8 @@ function pointTrace(arm, look, a, b, named) {
 
 // The huge values of the first steps would squash the rest: they may leave the frame. Null if nothing has to.
 function frame(lines) {
-  const late = lines.flatMap((line) => line.y.filter((_, i) => line.x[i] >= 0.15 * line.x.at(-1)));
+  const end = Math.max(...lines.map((line) => line.x.at(-1)));
+  const late = lines.flatMap((line) => line.y.filter((_, i) => line.x[i] >= 0.15 * end));
   const all = lines.flatMap((line) => line.y);
   const [low, high, top] = [Math.min(...all), Math.max(...late), Math.max(...all)];
   const squashed = late.length > 0 && high > low && top - low > 1.5 * (high - low);
@@ -274,5 +275,5 @@ function frame(lines) {
 
 // A cell breaks where the report would break it, if it has to.
 const pieces = (cell) => cell.split("\n").flatMap((piece, i) => [i ? " " : "", h("span", { class: "piece" }, piece)]);
-const swatch = (look) => h("i", { class: `swatch ${look.dash}`, style: { "--color": look.color } });
+const swatch = (look) => h("i", { class: `swatch line-${look.dash}`, style: { "--color": look.color } });
 const words = (query) => new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined && value !== ""));

@@ -172,7 +172,7 @@ function makeRow(row, checked, choose) {
 function fill(line, row) {
   const cells = {
     experiment: row.experiment, method: row.method, dataset: row.dataset, seed: row.seed, state: pill(row),
-    progress: row.state === "unreadable" ? h("span", { class: "error" }, row.error || "") : progress(row),
+    progress: row.state === "unreadable" ? h("span", { class: "error", title: row.error }, row.error || "") : progress(row),
     loss: number(row.loss), score: score(row), gap: gap(row),
     speed: row.state === "running" ? compact(row.speed) : "–", eta: duration(row.eta), device: row.device || "–",
   };
