@@ -97,10 +97,10 @@ class Picture:
         if path.suffix == ".svg":
             write_atomically(path, self.svg())
             return
+        out = io.BytesIO()
         with page_style(self.name):
-            hidden = path.with_name(f".{path.name}.unfinished")
-            self.figure.savefig(hidden, format="png", metadata={"Software": None, "Identifier": self.digest})
-            hidden.replace(path)
+            self.figure.savefig(out, format="png", metadata={"Software": None, "Identifier": self.digest})
+        write_atomically(path, out.getvalue())
 
 
 def pictures(loaded: Loaded, lang: str = "en") -> list[Picture]:
