@@ -5,5 +5,5 @@
     pictures(load_runs("runs/demo"))         # figures/
     write_report("runs/demo", "runs/demo")   # report/: a self-contained page
 
-A new metric is a row of `statistics.METRICS`; a new sentence is a row of `sentences.TEXTS`.
+A new metric is a row of `statistics.METRICS`; a new sentence is a line of `report/sentences.json`.
 """

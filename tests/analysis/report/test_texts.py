@@ -5,14 +5,12 @@ import string
 import pytest
 
 from oelm.analysis.compare.arms import Note
-from oelm.analysis.report.methods_zh import METHODS_ZH, MODIFIERS_ZH
-from oelm.analysis.report.sentences import TEXTS
-from oelm.analysis.report.texts import texts
+from oelm.analysis.report.texts import METHODS_ZH, MODIFIERS_ZH, TEXTS, texts
 from oelm.errors import OelmError
 from oelm.freezing.methods import METHODS
 from oelm.freezing.modifiers import MODIFIERS
 
-BOTH = {key: both for key, both in TEXTS.items() if len(both) == 2}
+BOTH = {key: (both["en"], both["zh"]) for key, both in TEXTS.items() if "zh" in both}
 
 
 def placeholders(text):
@@ -20,8 +18,10 @@ def placeholders(text):
 
 
 def test_english_stands_in_until_someone_writes_the_chinese(monkeypatch):
-    assert [key for key, both in TEXTS.items() if not 1 <= len(both) <= 2 or not all(both)] == []
-    monkeypatch.setitem(TEXTS, "new", ("only {word}",))
+    assert [
+        key for key, both in TEXTS.items() if not {"en"} <= both.keys() <= {"en", "zh"} or not all(both.values())
+    ] == []
+    monkeypatch.setitem(TEXTS, "new", {"en": "only {word}"})
     assert texts("zh")("new", word="English") == "only English"
     monkeypatch.delitem(MODIFIERS_ZH, "rank")
     assert texts("zh").method("permutation_qk+rank=8") == texts("en").method("permutation_qk+rank=8")

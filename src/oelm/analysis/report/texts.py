@@ -1,19 +1,28 @@
-"""What a reader sees, in English or Chinese: the sentences of `oelm.analysis.report.sentences`, filled in.
+"""What a reader sees, in English or Chinese: the sentences of `sentences.json`, filled in.
+
+A new sentence is a line there; its Chinese may come later, English stands in for it.
 
 >>> texts("en")("at_step", step="1,000"), texts("zh")("at_step", step="1,000")
 ('step 1,000', '第 1,000 步')
 """
 
+import json
 import textwrap
+from importlib import resources
 from typing import Any
 
 from oelm.analysis.compare.arms import Note
-from oelm.analysis.report.methods_zh import METHODS_ZH, MODIFIERS_ZH
-from oelm.analysis.report.sentences import TEXTS
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import method as find_method
 from oelm.freezing.modifiers import modifier_of
 
+
+def _read(name: str) -> dict[str, dict[str, str]]:
+    return json.loads(resources.files("oelm.analysis.report").joinpath(name).read_text("utf-8"))
+
+
+TEXTS = _read("sentences.json")
+METHODS_ZH, MODIFIERS_ZH = _read("methods_zh.json").values()
 NONE = "–"
 LANGUAGES = ("en", "zh")
 MOST_LISTED = 12
@@ -29,8 +38,7 @@ class Texts:
         self.lang = lang
 
     def __call__(self, key: str, /, **values: Any) -> str:
-        both = TEXTS[key]  # English stands in until someone writes the Chinese
-        return both[min(LANGUAGES.index(self.lang), len(both) - 1)].format(**values)
+        return TEXTS[key].get(self.lang, TEXTS[key]["en"]).format(**values)
 
     def word(self, kind: str, word: str) -> str:
         """A word of our vocabulary (a state, a verdict); one that is not in it stays as it is."""
