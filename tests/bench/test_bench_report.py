@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from oelm.analysis.figures.bench import draw
 from oelm.bench.report import footnotes, markdown, shares, times, write_bench
 
 
@@ -62,14 +63,14 @@ def test_measured_memory_stands_beside_the_predicted(tmp_path):
 
 
 def test_the_folder_has_all_four_files_and_nothing_half_written(tmp_path):
-    written = write_bench(RESULT, tmp_path / "deep" / "folder")
+    written = write_bench(RESULT, tmp_path / "deep" / "folder", draw(RESULT))
     assert sorted(path.name for path in written) == sorted(path.name for path in (tmp_path / "deep/folder").iterdir())
     assert json.loads(written[0].read_text()) == RESULT
     assert written[1].read_text() == markdown(RESULT)
     assert "oelm_freeze" in written[2].read_text()
     assert written[3].read_bytes().startswith(b"\x89PNG")
     first = written[2].read_bytes()
-    write_bench(RESULT, tmp_path / "deep" / "folder")
+    write_bench(RESULT, tmp_path / "deep" / "folder", draw(RESULT))
     assert written[2].read_bytes() == first  # the same result draws the same file
 
 

@@ -82,9 +82,11 @@ def bench(
         typer.echo(json.dumps(result, indent=2))
     else:
         _print(result)
-    written = write_bench(result, out) if out else []
-    if written and not as_json:
-        typer.echo(f"{out}: {', '.join(path.name for path in written)}")
+    if out:
+        from oelm.analysis.figures.bench import draw
+
+        written = write_bench(result, out, draw(result))
+        typer.echo(f"{out}: {', '.join(path.name for path in written)}", err=as_json)
 
 
 def _print(result: dict[str, Any]) -> None:
