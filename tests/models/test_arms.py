@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import oelm
 from oelm.freezing.methods import method
 from oelm.freezing.modifiers import SHAPES, equal_baseline
-from oelm.models.attention import Context, rotary_angles, rotate, split_heads
+from oelm.models.attention import Context, attention_weights, join_heads, rotary_angles, rotate, split_heads
 from oelm.models.cheap_attention import CHUNK, causal_linear_attention, windowed_attention
 from oelm.models.kernels import causal_attention, with_previous
 
@@ -378,3 +378,29 @@ def test_an_architecture_round_trips_and_old_files_are_still_the_same_method():
         method({"name": "mine", "architecture": 5})
     with pytest.raises(oelm.OelmError, match="architecture 'thinn' is unknown; did you mean 'thin'"):
         oelm.GPTConfig().with_architecture({"thinn": 2})
+
+
+@both_positions
+@every_arm
+def test_the_weights_of_every_head_reproduce_what_its_layer_computes(arm, positions):
+    model, ids = build(arm, positions), torch.randint(50, (2, 17), generator=torch.Generator().manual_seed(1))
+    seen = []
+    for block in model.blocks:
+        block.attention.register_forward_hook(lambda layer, given, made: seen.append((layer, given[0], made)))
+    weights = attention_weights(model, ids)
+    assert len(weights) == len(seen) == len(model.blocks)
+    for weight, (layer, x, made) in zip(weights, seen, strict=True):
+        assert weight.shape == (2, model.config.num_heads, 17, 17) and not weight.triu(1).any()
+        v = split_heads((layer.key if model.config.tied_kv else layer.value)(x), model.config.key_heads)
+        v = v.repeat_interleave(model.config.num_heads // model.config.key_heads, dim=1)
+        torch.testing.assert_close(layer.output(join_heads(weight @ v)), made, rtol=1e-4, atol=1e-5)
+
+
+def test_the_weights_are_the_softmax_of_scaled_scores_written_out():
+    model = build("baseline+thin=2+qknorm", "learned")
+    layer, x = model.blocks[0].attention, torch.randn(1, 9, 32)
+    q, k = (split_heads(project(x), 4) for project in (layer.query, layer.key))
+    q, k = (F.rms_norm(one, one.shape[-1:], eps=1e-6) for one in (q, k))
+    scores = (q @ k.mT / 2).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf)  # heads of 4 channels
+    found = layer.weights(x, Context(torch.arange(9)[None], None, None, None))
+    torch.testing.assert_close(found, scores.softmax(-1))

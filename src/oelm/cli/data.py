@@ -24,8 +24,8 @@ Text = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME|PATH...",
-        help="fables (embedded), tinystories, openwebtext, wikitext103, wikitext2 (from the hub), or files: .txt, "
-        ".jsonl, .parquet, also .gz or .zst, or a folder with train.* and validation.*.",
+        help="fables, recall (embedded), tinystories, openwebtext, wikitext103, wikitext2 (from the hub), or files: "
+        ".txt, .jsonl, .parquet, also .gz or .zst, or a folder with train.* and validation.*.",
     ),
 ]
 TOKENIZER = (
@@ -45,7 +45,7 @@ def prepare(
     validation_fraction: Annotated[float | None, typer.Option(help=FRACTION)] = None,
     field: Annotated[str | None, typer.Option(help="Column with the text in .jsonl, .parquet. (default: text)")] = None,
     revision: Annotated[str | None, typer.Option(help="Commit, branch or tag of the hub dataset.")] = None,
-    megabytes: Annotated[float | None, typer.Option(help="Training text to make. (default for fables: 2)")] = None,
+    megabytes: Annotated[float | None, typer.Option(help="Training text to make. (default where made: 2)")] = None,
     validation_megabytes: Annotated[float | None, typer.Option(help="The same for validation. (default: 0.15)")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fables, or of which documents are held out.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="Encoding threads. (default: one per core)")] = None,

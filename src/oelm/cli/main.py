@@ -21,6 +21,7 @@ from oelm.cli import (
     export,
     generate,
     inspect,
+    probe,
     recommend,
     report,
     run,
@@ -56,6 +57,7 @@ app.command("dashboard")(dashboard.dashboard)
 app.command("logs")(status.logs)
 app.command("stop")(status.stop)
 app.command("generate")(generate.generate)
+app.command("probe")(probe.probe)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)
 app.command("estimate")(estimate.estimate)

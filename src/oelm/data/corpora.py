@@ -26,6 +26,7 @@ CORPORA = {
     corpus.name: corpus
     for corpus in (
         Corpus("fables", "embedded story grammar with known entropy; any amount, no download"),
+        Corpus("recall", "synthetic pairs of words, asked for again; any amount, no download"),
         Corpus(
             "tinystories",
             "2.1 million short stories for children",
@@ -86,7 +87,7 @@ def find_source(
     first = str(what[0])
     embedded = len(what) == 1 and first in CORPORA and CORPORA[first].hub is None
     if not embedded and (megabytes, validation_megabytes) != (None, None):
-        raise OelmError(f"an amount of text can be asked for where it is made (fables), not of {first!r}; leave it out")
+        raise OelmError(f"an amount of text can be asked for where it is made, not of {first!r}; leave it out")
     if len(what) == 1 and first in CORPORA:
         corpus = CORPORA[first]
         if validation is not None or validation_fraction is not None or field is not None:
@@ -98,7 +99,7 @@ def find_source(
             size = FABLES_MEGABYTES[1] if validation_megabytes is None else validation_megabytes
             if min(train_size, size) <= 0:
                 raise OelmError(f"{first} of {train_size} + {size} MB is not possible; both must be above 0")
-            return FablesSource(name or first, int(train_size * 1e6), int(size * 1e6), seed)
+            return MadeSource(name or first, int(train_size * 1e6), int(size * 1e6), seed, first)
         return HubSource(name or first, corpus, revision or corpus.revision, seed)
     if revision is not None:
         raise OelmError(f"revision {revision!r} is one of the hub, but the text is in {first!r}; leave --revision out")
@@ -124,30 +125,39 @@ def find_source(
 
 
 @dataclass(frozen=True)
-class FablesSource(Source):
-    """The embedded corpus: as much as is asked for, with the true entropy of every story."""
+class MadeSource(Source):
+    """An embedded corpus: as much as is asked for, with the true entropy of every text."""
 
     name: str
     train_bytes: int
     validation_bytes: int
     seed: int
+    corpus: str = "fables"
 
     def settings(self) -> dict[str, Any]:
         return {
-            "source": "fables",
+            "source": self.corpus,
             "train_bytes": self.train_bytes,
             "validation_bytes": self.validation_bytes,
             "seed": self.seed,
         }
 
     def provenance(self) -> dict[str, Any]:
-        return {"kind": "embedded", "corpus": "fables", "seed": self.seed}
+        return {"kind": "embedded", "corpus": self.corpus, "seed": self.seed}
 
     def texts(self, split: str) -> Iterator[tuple[str, float | None]]:
-        from oelm.data import fables
+        from oelm.data import fables, recall
 
-        for story in fables.stories_of_size(split, self.seed, self.expected_bytes(split)):
-            yield story.text, story.nats
+        if self.corpus == "fables":
+            for story in fables.stories_of_size(split, self.seed, self.expected_bytes(split)):
+                yield story.text, story.nats
+            return
+        left = self.expected_bytes(split)
+        for text, nats in recall.documents(split, self.seed):
+            yield text, nats
+            left -= len(text)
+            if left <= 0:
+                return
 
     def expected_bytes(self, split: str) -> int:
         return self.train_bytes if split == "train" else self.validation_bytes

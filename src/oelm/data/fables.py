@@ -36,6 +36,8 @@ class Story:
 
     text: str
     nats: float
+    recalls: tuple["Recall", ...] = ()
+    """The words that are said again."""
 
 
 def stories(split: str, seed: int = 0) -> Iterator[Story]:
@@ -74,7 +76,7 @@ def _endless(split: str, seed: int) -> Iterator[Story]:
         teller.tell(FABLE)
         text = teller.text
         if split_of(text) == split:
-            yield Story(text, teller.nats)
+            yield Story(text, teller.nats, tuple(teller.recalls))
 
 
 def _until(endless: Iterator[Story], size_in_bytes: int) -> Iterator[Story]:

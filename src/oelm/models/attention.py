@@ -1,7 +1,7 @@
 """Attention of our GPT: softmax over queries and keys; `cheap_attention.py` has the others."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +63,13 @@ class CausalSelfAttention(nn.Module):
         y = self._attend(q, k, v, context)  # (B, H, T, head_dim)
         return self.output_dropout(self.output(join_heads(y)))
 
+    def weights(self, x: Tensor, context: Context) -> Tensor:
+        """What the tokens so far are weighed by (B, H, T, T): attention is linear in its values, so it attends to ones
+        that say where they stand. The very code of `forward` runs, whatever a subclass makes of it."""
+        q, k, v = self._project(x, context)
+        k = k.repeat_interleave(self.num_heads // self.num_key_heads, dim=1)
+        return self._attend(q, k, place_values(q, v.dtype), context)
+
     def _project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of these tokens; keys and values of all tokens so far."""
         cache, rotation = context.cache, context.rotation
@@ -109,6 +116,28 @@ class CausalSelfAttention(nn.Module):
         """Forward FLOPs per token of the products of queries with keys, and of probabilities with values."""
         seen = (length + 1) / 2 if self.is_causal else length
         return round(2 * seen * (self.num_heads * self.config.qk_head_dim + self.config.d_model))
+
+
+@torch.no_grad()
+def attention_weights(model: nn.Module, input_ids: Tensor) -> list[Tensor]:
+    """Every layer's weights (B, H, T, T) while our GPT reads input_ids (B, T); switch the model to `eval()` before."""
+    found: list[Tensor] = []
+    layers: Any = [module for module in model.modules() if hasattr(module, "attention_flops")]
+    hooks = [
+        layer.register_forward_pre_hook(lambda module, given: found.append(module.weights(*given))) for layer in layers
+    ]
+    try:
+        model(input_ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def place_values(like: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values (B, H, T, T) of which every one is its own place, for queries (B, H, T, ·)."""
+    batch, heads, length = like.shape[:3]
+    return torch.eye(length, dtype=dtype, device=like.device).expand(batch, heads, -1, -1)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

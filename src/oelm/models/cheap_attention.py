@@ -11,7 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oelm.models.attention import CausalSelfAttention, Context, join_heads, rotary_angles, rotate, split_heads
+from oelm.models.attention import (
+    CausalSelfAttention,
+    Context,
+    join_heads,
+    place_values,
+    rotary_angles,
+    rotate,
+    split_heads,
+)
 from oelm.models.kernels import ATTENTION_BLOCK, Dropout, blocked_attention_pays, causal_attention, with_previous
 from oelm.models.shape import GPTConfig
 
@@ -157,6 +165,11 @@ class SharedMixing(nn.Module):
         y = weighted(context.shared, v, self.probability_dropout)
         return self.output_dropout(self.output(join_heads(y)))
 
+    def weights(self, x: Tensor, context: Context) -> Tensor:
+        """As `CausalSelfAttention.weights`."""
+        assert context.shared is not None
+        return weighted(context.shared, place_values(split_heads(x, self.config.num_heads), x.dtype), nn.Identity())
+
     def attention_flops(self, length: int) -> int:
         return (length + 1) * self.config.d_model
 
@@ -217,6 +230,11 @@ class PositionMixing(nn.Module):
             chosen = self.table[:, at[0][:, :, None], at[1].clamp(min=0)[:, None, :]].transpose(0, 1)  # (B, H, T, S)
             y = self._weights(chosen, context.mask).to(v.dtype) @ v
         return self.output_dropout(self.output(join_heads(y)))
+
+    def weights(self, x: Tensor, context: Context) -> Tensor:
+        """As `CausalSelfAttention.weights`; MixiT's may be negative."""
+        table = self.table[:, : x.shape[1], : x.shape[1]]
+        return self._weights(table, context.mask).expand(x.shape[0], -1, -1, -1)
 
     def _weights(self, table: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:  # a lower triangle, or one row of it

@@ -1,0 +1,115 @@
+"""`oelm probe`: what attention takes up again, and which heads do it."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+NAMES = ("recall", "induction", "copy", "previous")
+
+
+def probe(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|FOLDER|NAME…", help="Runs, checkpoint folders, Hugging Face folders or names on the hub."
+        ),
+    ],
+    samples: Annotated[int, typer.Option(min=1, max=4096, help="Texts per probe and size.")] = 64,
+    fables: Annotated[
+        int | None, typer.Option(min=0, help="Fables to read. (default: 50 for models trained on fables, else 0)")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the texts; the same for all models.")] = 0,
+    checkpoint: Annotated[str, typer.Option(help="best or latest.")] = "best",
+    figure: Annotated[
+        Path | None, typer.Option(help="Layer × head as PNG, of one model. (default: RUN/evaluation/heads.png)")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Probe attention: associative recall, induction, copying, the previous token, and the heads that do it.
+
+    Every model gets texts of random words of its own vocabulary. "choice" is how often the right word is the likeliest
+    among those that could be meant, "accuracy" among all tokens. Models trained on fables are also asked for the names,
+    objects and places of unread stories. A run keeps its results in evaluation/probe.json. Several models: one table,
+    means over seeds with their 95 % intervals.
+    """
+    from oelm.analysis.compare.across import Measured, across
+    from oelm.analysis.figures.heads import heads_figure
+    from oelm.errors import OelmError
+    from oelm.evaluation import probes
+    from oelm.evaluation.subjects import load
+    from oelm.files import write_atomically
+
+    if figure is not None and len(models) > 1:
+        raise OelmError(f"--figure {figure} is for one model, not {len(models)}; every run has its own in its folder")
+    records, measured = [], []
+    for name in models:
+        subject = load(name, checkpoint, attn_implementation="eager")
+        told = fables if fables is not None else 50 if _trained_on_fables(subject.run) else 0
+        record = probes.probe(subject, samples=samples, seed=seed, fables=told)
+        kept = subject.record("probe", record)
+        place = figure or (kept and kept.with_name("heads.png"))
+        if place is not None:
+            write_atomically(place, heads_figure(record["heads"], Path(name).name))
+        records.append({"model": name, **record, "file": kept and str(kept), "figure": place and str(place)})
+        measured.append(Measured(name, subject.run, _headlines(record)))
+    arms = across(measured)
+    if as_json:
+        typer.echo(json.dumps({"models": records, "arms": arms}, indent=2))
+        return
+    _print(records, arms)
+
+
+def _trained_on_fables(run: Any) -> bool:
+    return run is not None and "fables" in str((run.result() or {}).get("dataset") or run.config()["data"]["path"])
+
+
+def _headlines(record: dict[str, Any]) -> dict[str, float]:
+    """One figure per probe: its mean over sizes; the strongest heads; the fables."""
+    values = {}
+    for name in NAMES:
+        rows = [row for row in record["probes"] if row["probe"] == name and row["distance"] is None]
+        for what in ("choice", "accuracy", "chance"):
+            if rows:
+                values[f"{name} {what}"] = sum(row[what] for row in rows) / len(rows)
+    for name in ("induction", "previous"):
+        shares = [share for layer in record["heads"][name] for share in layer if share is not None]
+        if shares:
+            values[f"{name} head"] = max(shares)
+    for row in record.get("fables", {}).get("rows", []):
+        if row["distance"] is None:
+            values |= {f"fables {row['kind']}": row["accuracy"], f"fables {row['kind']} nearest": row["nearest"]}
+    return values
+
+
+def _print(records: list[dict[str, Any]], arms: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    from oelm.analysis.compare.across import shown
+    from oelm.cli.console import command_console
+
+    console = command_console()
+    if len(records) == 1:
+        (one,) = records
+        table = Table("probe", "size", "distance up to", "answers", "choice", "chance", "accuracy", box=None)
+        for row in one["probes"]:
+            cells = [f"{row[what]:.1%}" for what in ("choice", "chance", "accuracy")]
+            table.add_row(row["probe"], str(row["size"]), str(row["distance"] or "all"), str(row["answers"]), *cells)
+        for row in one.get("fables", {}).get("rows", []):
+            cells = ["", f"{row['nearest']:.1%} (nearest)", f"{row['accuracy']:.1%}"]
+            table.add_row(f"fables {row['kind']}", "", str(row["distance"] or "all"), str(row["answers"]), *cells)
+        console.print(table, "")
+        for head in one["heads"]["found"]:
+            console.print(f"layer {head['layer']} head {head['head']}: {head['kind']} head, {head['share']:.0%}")
+        if not one["heads"]["found"]:
+            console.print("no head is an induction head or a previous-token head")
+        console.print(*(f"written: {one[what]}" for what in ("file", "figure") if one[what]), sep="\n")
+    else:
+        names = list(dict.fromkeys(name for arm in arms for name in arm["values"] if not name.endswith("accuracy")))
+        table = Table("arm", "runs", *names, box=None)
+        for arm in arms:
+            cells = [shown(arm["values"].get(name), percent=True) for name in names]
+            table.add_row(arm["arm"], str(len(arm["runs"])), *cells)
+        console.print(table, "")
+    console.print(records[0]["caveat"], style="dim")

@@ -1,0 +1,231 @@
+"""Whether a model takes up what it has read: recall, induction, copying and the previous token, and which heads do it.
+
+    recall      k1 v1 k2 v2 … then every key again, in a new order: its value comes next (MQAR)
+    induction   a b … a: b comes next, by the distance from a to a
+    copy        a run of words, then the same run again, by its length
+    previous    a b a b, c d c d, … e f e: the word before comes next, by the number of groups
+
+The words are of the model's own vocabulary, all different but for what is asked. `accuracy` is the share of answers
+that are the likeliest of all tokens; `choice` that of answers likelier than other words that could be meant
+(the values of `recall`, else all words so far), of which `chance` guesses one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from oelm.data.fable_words import POOLS
+from oelm.data.fables import stories
+from oelm.errors import OelmError
+from oelm.evaluation.subjects import Subject
+from oelm.models.attention import attention_weights
+
+CAVEAT = (
+    "Pairs of random words are nothing a language model was trained for: a low accuracy there is no defect; compare "
+    "methods with each other and with chance."
+)
+SIZES = (2, 4, 8, 16, 32, 64, 128)
+MOST_WORDS = 256
+KINDS = {"name": ("name",), "object": ("thing", "food"), "place": ("place",)}
+A_HEAD = 0.2
+"""A head is named after a place if that place gets the most of its weight, and at least this share."""
+
+
+class Trial(NamedTuple):
+    """N texts of one kind; what follows position `asked` is asked for."""
+
+    probe: str
+    size: int
+    """Pairs, distance, length or groups."""
+    ids: Tensor  # (N, T)
+    asked: Tensor  # (N, Q)
+    distance: Tensor  # (N, Q), from the asking word to where it was read
+    candidates: Tensor  # (N, C)
+
+
+@dataclass
+class Tally:
+    answers: int = 0
+    right: int = 0
+    chosen: int = 0
+    chance: float = 0.0
+
+    def add(self, right: Tensor, chosen: Tensor, chance: float) -> None:
+        self.answers, self.right = self.answers + right.numel(), self.right + int(right.sum())
+        self.chosen, self.chance = self.chosen + int(chosen.sum()), self.chance + chance * right.numel()
+
+    def facts(self) -> dict[str, float | int]:
+        n = max(1, self.answers)
+        values = {"accuracy": self.right / n, "choice": self.chosen / n, "chance": self.chance / n}
+        return {"answers": self.answers, **values}
+
+
+def probe(subject: Subject, *, samples: int = 64, seed: int = 0, fables: int = 0) -> dict[str, Any]:
+    """Everything the probes say of a model; `fables` is how many stories to read, 0 to leave them out."""
+    words = probe_words(subject)
+    rows = []
+    for trial in _trials(subject, words, samples, torch.Generator().manual_seed(seed)):
+        rows += _asked(subject, trial)
+    if not rows:
+        raise OelmError(f"{subject.name}: its context of {subject.context} tokens is too short for any probe")
+    facts = {"caveat": CAVEAT, "words": len(words), "samples": samples, "seed": seed, "probes": rows}
+    facts |= {"chance_of_accuracy": 1 / subject.model.get_input_embeddings().num_embeddings}
+    facts["heads"] = heads(subject, words, samples, seed)
+    return facts | ({"fables": fable_recall(subject, fables, seed)} if fables else {})
+
+
+def probe_words(subject: Subject) -> list[int]:
+    """Tokens that are a whole word with the space before it, the most frequent first; else any tokens."""
+    vocabulary = subject.tokenizer.get_vocab(with_added_tokens=False)
+    special = {subject.start, subject.end}
+    by_id = sorted((number, token) for token, number in vocabulary.items() if number not in special)
+    whole = [n for n, t in by_id if t[0] in "Ġ▁" and len(t) > 2 and t[1:].isascii() and t[1:].isalpha()]
+    words = (whole if len(whole) >= 2 * SIZES[2] else [number for number, _ in by_id])[:MOST_WORDS]
+    if len(words) < 4:
+        raise OelmError(f"{subject.name}: a vocabulary of {len(vocabulary)} tokens is too small for probes")
+    return words
+
+
+def _trials(subject: Subject, words: Sequence[int], samples: int, random: torch.Generator) -> Iterator[Trial]:
+    pool = torch.tensor(words)
+
+    def drawn(count: int) -> Tensor:
+        """(N, count) words, all different within a row."""
+        return pool[torch.rand(samples, len(pool), generator=random).argsort(dim=1)[:, :count]]
+
+    def text(*parts: Tensor) -> Tensor:
+        return torch.cat((torch.full((samples, 1), subject.start), *parts), dim=1)
+
+    def fits(length: int, count: int) -> bool:
+        return length <= subject.context and count <= len(pool)
+
+    for n in SIZES:
+        if fits(1 + 4 * n, 2 * n):
+            pairs = drawn(2 * n).unflatten(1, (n, 2))
+            order = torch.rand(samples, n, generator=random).argsort(dim=1)
+            again = pairs.gather(1, order[:, :, None].expand(-1, -1, 2))
+            asked = (1 + 2 * n + 2 * torch.arange(n)).expand(samples, -1)
+            read = 1 + 2 * order
+            yield Trial("recall", n, text(pairs.flatten(1), again.flatten(1)), asked, asked - read, pairs[:, :, 1])
+        if n > 2 and fits(n + 3, n):
+            said = drawn(n)
+            asked = torch.full((samples, 1), n + 1)
+            yield Trial("induction", n, text(said, said[:, :2]), asked, torch.full_like(asked, n), said)
+        if fits(1 + 2 * n, n):
+            said = drawn(n)
+            asked = (n + 1 + torch.arange(n - 1)).expand(samples, -1)
+            yield Trial("copy", n, text(said, said), asked, torch.full_like(asked, n), said)
+        if fits(1 + 4 * n, 2 * n):
+            said = drawn(2 * n)
+            twice = said.unflatten(1, (n, 2)).repeat(1, 1, 2).flatten(1)
+            asked = torch.full((samples, 1), 4 * n - 1)
+            yield Trial("previous", n, text(twice), asked, torch.full_like(asked, 2), said)
+
+
+@torch.no_grad()
+def _asked(subject: Subject, trial: Trial) -> list[dict[str, Any]]:
+    """One row for all answers of a trial, and for `recall` one per distance, up to each power of two."""
+    whole = Tally()
+    near: dict[int, Tally] = {}
+    chance = 1 / trial.candidates.shape[1]
+    for ids, asked, distance, candidates in zip(*(part.split(16) for part in trial[2:]), strict=True):
+        logits = subject.model(ids).logits
+        at = logits.gather(1, asked[:, :, None].expand(-1, -1, logits.shape[-1]))  # (N, Q, vocabulary)
+        answer = ids.gather(1, asked + 1)
+        right = at.argmax(dim=-1) == answer
+        among = at.gather(2, candidates[:, None].expand(-1, asked.shape[1], -1)).argmax(dim=-1)
+        chosen = candidates.gather(1, among) == answer
+        whole.add(right, chosen, chance)
+        if trial.probe == "recall":
+            bins = 2 ** distance.float().log2().ceil().long()
+            for limit in bins.unique().tolist():
+                near.setdefault(limit, Tally()).add(right[bins == limit], chosen[bins == limit], chance)
+    rows = [{"probe": trial.probe, "size": trial.size, "distance": None, **whole.facts()}]
+    for limit, tally in sorted(near.items()):
+        rows.append({"probe": trial.probe, "size": trial.size, "distance": limit, **tally.facts()})
+    return rows
+
+
+@torch.no_grad()
+def heads(subject: Subject, words: Sequence[int], samples: int, seed: int) -> dict[str, Any]:
+    """Per layer and head, while a run of random words is read a second time: where its weight goes.
+
+    `entropy` in nats; `span` in tokens back; `previous` and `induction` are the shares of the weight on the token
+    before and on the one that followed the same word the first time. None where weights are no probabilities (MixiT).
+    """
+    length = min(32, (subject.context - 1) // 2, len(words))
+    random = torch.Generator().manual_seed(seed)
+    order = torch.rand(min(samples, 16), len(words), generator=random).argsort(dim=1)[:, :length]
+    said = torch.tensor(words)[order]
+    ids = torch.cat((torch.full((len(said), 1), subject.start), said, said), dim=1)
+    rows: dict[str, list[list[float | None]]] = {name: [] for name in ("entropy", "span", "previous", "induction")}
+    found: list[dict[str, Any]] = []
+    for layer, weight in enumerate(_weights(subject, ids)):
+        second = weight[:, :, length + 1 :].float()  # (B, H, length, T): what the second reading looks at
+        mean, entropy = second.mean(dim=0), -(second.clamp(min=1e-12).log() * second).sum(-1).mean(dim=0)
+        back = torch.arange(length + 1, 2 * length + 1)[:, None] - torch.arange(2 * length + 1)
+        proper = bool((mean >= -1e-4).all() and (mean.sum(-1) - 1).abs().max() < 1e-2)
+        by_offset = torch.stack([mean[:, back == offset].mean(dim=1) for offset in range(length + 1)], dim=1)  # (H, ·)
+        values = (entropy.mean(1), (mean * back).sum(-1).mean(1), by_offset[:, 1], by_offset[:, length - 1])
+        for name, value in zip(rows, values, strict=True):
+            rows[name].append(value.tolist() if proper else [None] * len(value))
+        for head, offsets in enumerate(by_offset):
+            place, share = int(offsets.argmax()), float(offsets.max())
+            kind = {1: "previous", length - 1: "induction"}.get(place)
+            if kind and proper and share >= A_HEAD:
+                found.append({"kind": kind, "layer": layer, "head": head, "share": share})
+    even = {"entropy": float(torch.arange(length + 2, 2 * length + 2).log().mean()), "share": 1 / (1.5 * length + 1)}
+    found.sort(key=lambda one: -one["share"])
+    return {"text": f"{length} random words, twice", "even_attention": even, **rows, "found": found}
+
+
+def _weights(subject: Subject, ids: Tensor) -> list[Tensor]:
+    if hasattr(subject.model, "gpt"):
+        return attention_weights(subject.model.gpt, ids)
+    given = subject.model(ids, output_attentions=True, use_cache=False).attentions
+    if not given or any(one is None for one in given):
+        raise OelmError(f"{subject.name}: {type(subject.model).__name__} shows no attention weights")
+    return [one for one in given if one.ndim == 4]
+
+
+@torch.no_grad()
+def fable_recall(subject: Subject, count: int, seed: int) -> dict[str, Any]:
+    """Validation fables: is every token of a name, object or place that is said again the likeliest one?
+
+    `nearest` is what the latest word of its kind would get right. Some sentences may begin with one of several words,
+    so nobody reaches 1.
+    """
+    pools = {word: kind for kind, names in KINDS.items() for name in names for word in POOLS[name]}
+    tallies: dict[tuple[str, int], list[int]] = {}
+    source = stories("validation", seed)
+    for story in (next(source) for _ in range(count)):
+        encoded = subject.tokenizer.encode(story.text, add_special_tokens=False)
+        spans = encoded.offsets[: subject.context - 1]
+        ids = torch.tensor([[subject.start, *encoded.ids[: len(spans)]]])
+        right = subject.model(ids).logits[0, :-1].argmax(-1) == ids[0, 1:]  # (T,): whether token t was foretold
+        for recall in sorted(story.recalls):
+            word = story.text[recall.start : recall.end].split()[-1]
+            tokens = [t for t, (a, b) in enumerate(spans) if a < recall.end and b > recall.start]
+            kind = pools.get(word)
+            if kind is None or not tokens or spans[-1][1] < recall.end:
+                continue
+            first = next(t for t, (_, b) in enumerate(spans) if b > recall.source)
+            distance = 1 << max(0, tokens[0] - first - 1).bit_length()
+            latest = _latest(story.text[: recall.start], kind, pools)
+            for key in ((kind, 0), (kind, distance), ("all", 0), ("all", distance)):
+                tally = tallies.setdefault(key, [0, 0, 0])
+                for at, value in enumerate((1, bool(right[tokens].all()), latest == word)):
+                    tally[at] += value
+    rows = [
+        {"kind": kind, "distance": distance or None, "answers": n, "accuracy": right / n, "nearest": nearest / n}
+        for (kind, distance), (n, right, nearest) in sorted(tallies.items())
+    ]
+    return {"stories": count, "rows": rows}
+
+
+def _latest(text: str, kind: str, pools: dict[str, str]) -> str | None:
+    words = ("".join(letter if letter.isalpha() else " " for letter in text)).split()
+    return next((word for word in reversed(words) if pools.get(word) == kind), None)

@@ -1,0 +1,105 @@
+"""The language model of a run, of a checkpoint, of a model folder or of the hub, ready to be asked."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oelm.data.tokenization import end_of_text_id, load_tokenizer, vocabulary_size
+from oelm.errors import OelmError, unknown
+from oelm.hub import reason
+from oelm.models.known import require_known
+from oelm.runs import RunFolder
+from oelm.training import checkpoints
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NOT_CAUSAL = ("Classification", "MaskedLM", "ConditionalGeneration")
+OPTIONS = {"trust_remote_code": False, "use_safetensors": True}
+
+
+@dataclass(frozen=True)
+class Subject:
+    name: str
+    model: Any
+    """One of transformers' causal language models, ours among them."""
+    tokenizer: "Tokenizer"
+    context: int
+    start: int
+    """The token after which a document begins."""
+    end: int
+    run: RunFolder | None = None
+    step: int | None = None
+
+    def encode(self, text: str) -> list[int]:
+        """The start of a document and the text."""
+        return [self.start, *self.tokenizer.encode(text, add_special_tokens=False).ids]
+
+    def record(self, name: str, facts: dict[str, Any]) -> Path | None:
+        """Keep facts in the run's folder, if it is a run, as a whole and with a digest; where."""
+        if self.run is None:
+            return None
+        file = self.run.path / "evaluation" / f"{name}.json"
+        file.parent.mkdir(exist_ok=True)
+        self.run.record(file, {"step": self.step, **facts})
+        return file
+
+
+def load(what: str | Path, which: str = checkpoints.BEST, **options: Any) -> Subject:
+    """`options` go to transformers' `from_pretrained`."""
+    if which not in (checkpoints.BEST, checkpoints.LATEST):
+        raise unknown("checkpoint", which, (checkpoints.BEST, checkpoints.LATEST))
+    path = Path(what)
+    stock = (path / "config.json").is_file() and not (path / checkpoints.MANIFEST).is_file()
+    named = len(path.parts) == 1 or (len(path.parts) == 2 and not path.parent.exists())
+    if stock or (named and not path.exists()):
+        return _stock(str(what), options)
+    checkpoint = checkpoints.resolve(path, which)
+    run = RunFolder(checkpoint.path.parent.parent)
+    with checkpoint.being_read():
+        model, tokenizer = _opened(str(checkpoint.path), str(what), {**options, "local_files_only": True})
+        end = end_of_text_id(tokenizer)
+        known, room = run if run.config_file.is_file() else None, model.config.max_position_embeddings
+        return Subject(str(what), model, tokenizer, room, end, end, known, checkpoint.step)
+
+
+def _stock(what: str, options: dict[str, Any]) -> Subject:
+    require_known(what)
+    try:
+        model, tokenizer = _opened(what, what, options)
+    except OelmError:
+        raise
+    except Exception as error:  # a missing name, a damaged file and the hub all raise types of their own
+        raise OelmError(
+            f"{what} holds no checkpoint and is no model to be had ({reason(error, what)}); "
+            "give a run folder that has trained, a checkpoint folder, a model folder or a name of the hub"
+        ) from None
+    config = model.config
+    end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
+    end = end_of_text_id(tokenizer) if end is None else end
+    start = end if config.bos_token_id is None else config.bos_token_id
+    return Subject(what, model, tokenizer, getattr(config, "max_position_embeddings", None) or 1024, start, end)
+
+
+def _opened(folder: str, name: str, options: dict[str, Any]) -> tuple[Any, "Tokenizer"]:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    kind = "".join(_architectures(folder) or AutoConfig.from_pretrained(folder).architectures or [])
+    if any(word in kind for word in NOT_CAUSAL):
+        what = "a classifier" if "Classification" in kind else "no causal language model"
+        raise OelmError(f"{name} is {what} ({kind}); it writes no text")
+    local = Path(folder).is_dir()
+    tokenizer = load_tokenizer(folder) if local else AutoTokenizer.from_pretrained(folder).backend_tokenizer
+    model = AutoModelForCausalLM.from_pretrained(folder, **OPTIONS, **options).eval()
+    size, room = vocabulary_size(tokenizer), model.get_input_embeddings().num_embeddings
+    if size > room:
+        raise OelmError(f"{name}: its tokenizer has {size:,} entries, its model {room:,}; give its own tokenizer")
+    return model, tokenizer
+
+
+def _architectures(folder: str) -> list[str]:
+    file = Path(folder) / "config.json"
+    return (json.loads(file.read_text("utf-8")).get("architectures") or []) if file.is_file() else []
