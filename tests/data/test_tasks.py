@@ -127,7 +127,7 @@ def test_bad_files_are_refused_in_one_line(rows, header, message, tmp_path):
 def test_missing_splits_tasks_and_columns_are_named(tmp_path):
     write_sst2(tmp_path / "files")
     (tmp_path / "files" / "validation.tsv").unlink()
-    with pytest.raises(oelm.OelmError, match=r"has no validation split; it should be called validation.tsv"):
+    with pytest.raises(oelm.OelmError, match=r"has no validation split; its file should be called validation, with \.tsv, \.csv"):
         prepare_task(sst2(tmp_path / "files"), "bpe:300", tmp_path / "task")
     with pytest.raises(oelm.OelmError, match="'sst3' is unknown; did you mean 'sst2'"):
         find_task("sst3")
@@ -144,7 +144,7 @@ def test_another_language_is_never_read_in_place_of_the_one_asked_for(tmp_path):
         TaskSource(find_task("sst2"), tmp_path, language="zh")
     for split in ("train", "validation"):
         (tmp_path / f"{split}.tsv").write_text("premise\thypothesis\tlabel\na\tb\t0\n")
-    with pytest.raises(oelm.OelmError, match=r"has no train split; it should be called train\.zh\.tsv"):
+    with pytest.raises(oelm.OelmError, match=r"has no train split; its file should be called train\.zh, with \.tsv"):
         TaskSource(find_task("xnli"), tmp_path, language="zh").settings()
 
 

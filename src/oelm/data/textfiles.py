@@ -172,9 +172,10 @@ def _lines(path: Path, limit: int = -1) -> Iterator[str]:
     with _open(path) as stream:
         try:
             while raw := stream.readline(limit):
-                for line in _LONE_RETURN.split(decoder.decode(raw)):
-                    number += 1
-                    yield line
+                number += 1
+                lines = _LONE_RETURN.split(decoder.decode(raw))
+                yield from lines
+                number += len(lines) - 1
             decoder.decode(b"", final=True)  # refuses half a character at the end
         except UnicodeDecodeError as error:
             raise OelmError(f"{path} line {number} is not UTF-8 ({error.reason}); convert the file first") from error
