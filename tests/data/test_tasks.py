@@ -127,7 +127,7 @@ def test_bad_files_are_refused_in_one_line(rows, header, message, tmp_path):
 def test_missing_splits_tasks_and_columns_are_named(tmp_path):
     write_sst2(tmp_path / "files")
     (tmp_path / "files" / "validation.tsv").unlink()
-    with pytest.raises(oelm.OelmError, match=r"has no validation split; its file should be called validation, with \.tsv, \.csv"):
+    with pytest.raises(oelm.OelmError, match=r"no validation split; its file should be called validation, with \.tsv"):
         prepare_task(sst2(tmp_path / "files"), "bpe:300", tmp_path / "task")
     with pytest.raises(oelm.OelmError, match="'sst3' is unknown; did you mean 'sst2'"):
         find_task("sst3")

@@ -132,9 +132,9 @@ def test_the_card_is_made_from_the_records(run, tmp_path):
 def test_a_classifier_with_adapters_becomes_an_ordinary_one(tmp_path):
     bert = ARCHITECTURES["bert"].model()
     report = oelm.freeze(bert, "identity_q+rank=2")
-    state = {"step": 7}
+    state = {"step": 7, "config": {}}
     checkpoint = checkpoints.save(
-        tmp_path / "run" / "checkpoints", save_model=bert.save_pretrained, tensors={},
+        tmp_path / "run" / "checkpoints", save_model=bert.save_pretrained, tensors={"optimizer": {}, "random": {}},
         freeze=json.loads(report.to_json()), state=state,
     )  # fmt: skip
     facts = export(checkpoint, tmp_path / "out")

@@ -91,7 +91,7 @@ class CausalSelfAttention(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         # One new token against a cache needs no mask at all.
-        causal = self.is_causal and context.mask is None and q.shape[2] == k.shape[2]
+        causal = self.is_causal and context.mask is None and (context.cache is None or q.shape[2] == k.shape[2])
         if causal and blocked_attention_pays(q, v, dropout):
             return causal_attention(q, k, v, dropout)
         scale = q.shape[-1] ** -0.5
