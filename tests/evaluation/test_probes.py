@@ -177,11 +177,13 @@ def test_what_cannot_be_probed_is_refused_in_one_line(stock, tmp_path):
 
 
 def test_the_recall_corpus_asks_for_every_pair_once_and_keeps_its_accounts(tmp_path):
-    texts = list(itertools.islice(recall.documents("validation", 3), 50))
-    assert texts == list(itertools.islice(recall.documents("validation", 3), 50))
-    assert not {text for text, _ in texts} & {text for text, _ in itertools.islice(recall.documents("train", 3), 200)}
-    for text, nats in texts:
-        words = text.split()
+    def first(split, count):
+        return list(itertools.islice(recall.documents(split, 3), count))
+
+    texts = first("validation", 50)
+    assert texts == first("validation", 50) and not {*texts} & {*first("train", 200)}
+    for one in texts:
+        words, nats = one.text.split(), one.nats
         pairs = list(zip(words[::2], words[1::2], strict=True))
         half = len(pairs) // 2
         assert len({*words}) == 2 * half and sorted(pairs[:half]) == sorted(pairs[half:])

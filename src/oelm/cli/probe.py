@@ -86,30 +86,23 @@ def _headlines(record: dict[str, Any]) -> dict[str, float]:
 def _print(records: list[dict[str, Any]], arms: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from oelm.analysis.compare.across import shown
+    from oelm.analysis.compare.across import arms_table
     from oelm.cli.console import command_console
 
     console = command_console()
     if len(records) == 1:
         (one,) = records
-        table = Table("probe", "size", "distance up to", "answers", "choice", "chance", "accuracy", box=None)
-        for row in one["probes"]:
-            cells = [f"{row[what]:.1%}" for what in ("choice", "chance", "accuracy")]
-            table.add_row(row["probe"], str(row["size"]), str(row["distance"] or "all"), str(row["answers"]), *cells)
-        for row in one.get("fables", {}).get("rows", []):
-            cells = ["", f"{row['nearest']:.1%} (nearest)", f"{row['accuracy']:.1%}"]
-            table.add_row(f"fables {row['kind']}", "", str(row["distance"] or "all"), str(row["answers"]), *cells)
+        table = Table(
+            "probe", "size", "distance up to", "answers", *("choice", "chance", "nearest", "accuracy"), box=None
+        )
+        for row in [*one["probes"], *one.get("fables", {}).get("rows", [])]:
+            name = row.get("probe") or f"fables {row['kind']}"
+            cells = [f"{row[what]:.1%}" if what in row else "" for what in ("choice", "chance", "nearest", "accuracy")]
+            table.add_row(name, str(row.get("size", "")), str(row["distance"] or "all"), str(row["answers"]), *cells)
         console.print(table, "")
         for head in one["heads"]["found"]:
             console.print(f"layer {head['layer']} head {head['head']}: {head['kind']} head, {head['share']:.0%}")
-        if not one["heads"]["found"]:
-            console.print("no head is an induction head or a previous-token head")
         console.print(*(f"written: {one[what]}" for what in ("file", "figure") if one[what]), sep="\n")
     else:
-        names = list(dict.fromkeys(name for arm in arms for name in arm["values"] if not name.endswith("accuracy")))
-        table = Table("arm", "runs", *names, box=None)
-        for arm in arms:
-            cells = [shown(arm["values"].get(name), percent=True) for name in names]
-            table.add_row(arm["arm"], str(len(arm["runs"])), *cells)
-        console.print(table, "")
+        console.print(arms_table(arms, "accuracy", percent=True), "")
     console.print(records[0]["caveat"], style="dim")

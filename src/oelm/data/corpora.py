@@ -135,12 +135,8 @@ class MadeSource(Source):
     corpus: str = "fables"
 
     def settings(self) -> dict[str, Any]:
-        return {
-            "source": self.corpus,
-            "train_bytes": self.train_bytes,
-            "validation_bytes": self.validation_bytes,
-            "seed": self.seed,
-        }
+        sizes = {"train_bytes": self.train_bytes, "validation_bytes": self.validation_bytes}
+        return {"source": self.corpus, **sizes, "seed": self.seed}
 
     def provenance(self) -> dict[str, Any]:
         return {"kind": "embedded", "corpus": self.corpus, "seed": self.seed}
@@ -148,16 +144,9 @@ class MadeSource(Source):
     def texts(self, split: str) -> Iterator[tuple[str, float | None]]:
         from oelm.data import fables, recall
 
-        if self.corpus == "fables":
-            for story in fables.stories_of_size(split, self.seed, self.expected_bytes(split)):
-                yield story.text, story.nats
-            return
-        left = self.expected_bytes(split)
-        for text, nats in recall.documents(split, self.seed):
-            yield text, nats
-            left -= len(text)
-            if left <= 0:
-                return
+        endless = (fables.stories if self.corpus == "fables" else recall.documents)(split, self.seed)
+        for text in fables.until(endless, self.expected_bytes(split)):
+            yield text.text, text.nats
 
     def expected_bytes(self, split: str) -> int:
         return self.train_bytes if split == "train" else self.validation_bytes

@@ -49,7 +49,7 @@ def stories(split: str, seed: int = 0) -> Iterator[Story]:
 
 def stories_of_size(split: str, seed: int, size_in_bytes: int) -> Iterator[Story]:
     """The first stories of `stories(split, seed)` that together have at least `size_in_bytes` bytes of UTF-8."""
-    return _until(stories(split, seed), size_in_bytes)
+    return until(stories(split, seed), size_in_bytes)
 
 
 def split_of(text: str) -> str:
@@ -79,7 +79,7 @@ def _endless(split: str, seed: int) -> Iterator[Story]:
             yield Story(text, teller.nats, tuple(teller.recalls))
 
 
-def _until(endless: Iterator[Story], size_in_bytes: int) -> Iterator[Story]:
+def until(endless: Iterator[Story], size_in_bytes: int) -> Iterator[Story]:
     made = 0
     while made < size_in_bytes:
         story = next(endless)

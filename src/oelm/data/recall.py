@@ -1,6 +1,6 @@
 """`recall`: the synthetic task of multi-query associative recall as an endless corpus whose exact entropy is known.
 
->>> next(documents("train", seed=0))[0][:20]
+>>> next(documents("train", seed=0)).text[:20]
 ' si xu gay gor lu ba'
 
 A document names pairs of words, all different, then asks for every first word in a new order and answers. Nothing but
@@ -12,14 +12,13 @@ import math
 import random
 from collections.abc import Iterator
 
-from oelm.data.fables import split_of
+from oelm.data.fables import Story, split_of
 
 WORDS = tuple(f"{first}{rest}" for first in "bcdfghjklmnprstx" for rest in ("a", "e", "i", "o", "u", "ay", "en", "or"))
-PAIRS = (2, 16)
-"""Fewest and most pairs in a document."""
+PAIRS = (2, 16)  # fewest and most in a document
 
 
-def documents(split: str, seed: int = 0) -> Iterator[tuple[str, float]]:
+def documents(split: str, seed: int = 0) -> Iterator[Story]:
     """Texts without end, each with -ln P(text); train and validation share none."""
     key = hashlib.sha256(f"recall/{split}/{seed}".encode()).digest()
     draw = random.Random(int.from_bytes(key, "big")).random  # only random() is promised to stay as it is
@@ -35,4 +34,4 @@ def documents(split: str, seed: int = 0) -> Iterator[tuple[str, float]]:
         # The first word that comes again says how many pairs there are, so a text has only one derivation.
         choices = [PAIRS[1] - PAIRS[0] + 1, *range(len(WORDS), len(WORDS) - 2 * count, -1), *range(count, 0, -1)]
         if split_of(text) == split:
-            yield text, math.fsum(map(math.log, choices))
+            yield Story(text, math.fsum(map(math.log, choices)))

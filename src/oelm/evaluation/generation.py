@@ -1,65 +1,67 @@
-"""Text from a checkpoint, through transformers' own generate() with a key–value cache."""
+"""Text from a language model, through transformers' own generate() with a key–value cache."""
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oelm.data.tokenization import end_of_text_id
-from oelm.errors import OelmError, unknown
+from oelm.errors import OelmError
+from oelm.evaluation.subjects import Subject, load
 from oelm.training import checkpoints
 
 
-def generate(
-    run: str | Path,
+def generate(run: str | Path, prompt: str = "", *, which: str = checkpoints.BEST, **how: Any) -> str:
+    """What the model of a run, a checkpoint, a model folder or the hub writes after `prompt`; `how` as in `write`."""
+    return write(load(run, which), prompt, **how)[0]
+
+
+def write(
+    subject: Subject,
     prompt: str = "",
     *,
     tokens: int = 120,
     temperature: float = 0.8,
     top_k: int = 50,
+    top_p: float = 1.0,
     seed: int = 0,
-    which: str = checkpoints.BEST,
-) -> str:
-    """What the model of a run (or of a checkpoint folder) writes after `prompt`, up to the end of the document."""
-    if which not in (checkpoints.BEST, checkpoints.LATEST):
-        raise unknown("checkpoint", which, (checkpoints.BEST, checkpoints.LATEST))
-    checkpoint = checkpoints.resolve(Path(run), which)
-    with checkpoint.being_read():
-        tokenizer, model = _loaded(checkpoint, run)
-
+    batch: int = 1,
+    stream: Callable[[str], None] | None = None,
+) -> list[str]:
+    """`batch` continuations, each up to the end of its document; `stream` gets the only one word by word."""
     import torch
 
-    end = end_of_text_id(tokenizer)
     # Documents are separated by the end mark, so after one the model expects a document to begin.
-    ids = [end, *tokenizer.encode(prompt, add_special_tokens=False).ids]
-    room = model.config.max_seq_len - len(ids)
+    ids = subject.encode(prompt)
+    room = subject.context - len(ids)
     if room < 1:
         raise OelmError(
-            f"the prompt has {len(ids)} tokens, the model's context is {model.config.max_seq_len}; shorten the prompt"
+            f"the prompt has {len(ids)} tokens, the model's context is {subject.context}; shorten the prompt"
         )
     torch.manual_seed(seed)
-    sampling = (
-        {"do_sample": True, "temperature": temperature, "top_k": top_k} if temperature > 0 else {"do_sample": False}
+    sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    given, end = torch.tensor([ids] * batch), subject.end
+    output = subject.model.generate(
+        given,
+        attention_mask=torch.ones_like(given),
+        max_new_tokens=min(tokens, room),
+        eos_token_id=end,
+        pad_token_id=end,
+        streamer=_streamer(subject, stream) if stream else None,
+        **(sampling if temperature > 0 else {"do_sample": False}),
     )
-    output = model.generate(
-        torch.tensor([ids]), max_new_tokens=min(tokens, room), eos_token_id=end, pad_token_id=end, **sampling
+    return [_text(subject, row[len(ids) :]) for row in output.tolist()]
+
+
+def _streamer(subject: Subject, stream: Callable[[str], None]) -> Any:
+    from transformers import PreTrainedTokenizerFast, TextStreamer
+
+    tokenizer: Any = PreTrainedTokenizerFast(
+        tokenizer_object=subject.tokenizer, eos_token=subject.tokenizer.id_to_token(subject.end)
     )
-    written = output[0, len(ids) :].tolist()
-    return tokenizer.decode([token for token in written if token != end])
+    how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    streamer: Any = TextStreamer(tokenizer, skip_prompt=True, **how)
+    streamer.on_finalized_text = lambda text, stream_end=False: stream(text)
+    return streamer
 
 
-def _loaded(checkpoint: checkpoints.Checkpoint, run: str | Path) -> tuple[Any, Any]:
-    architectures = json.loads((checkpoint.path / "config.json").read_text("utf-8")).get("architectures") or []
-    if any(name.endswith("ForSequenceClassification") for name in architectures):
-        raise OelmError(f"{run} is a classifier ({architectures[0]}); it writes no text")
-
-    from tokenizers import Tokenizer
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    try:
-        tokenizer = Tokenizer.from_file(str(checkpoint.path / "tokenizer.json"))
-    except Exception as error:  # the library has no type of its own for it
-        raise ValueError(f"tokenizer.json: {error}") from error
-    options = {"trust_remote_code": False, "use_safetensors": True, "local_files_only": True}
-    return tokenizer, AutoModelForCausalLM.from_pretrained(checkpoint.path, **options).eval()
+def _text(subject: Subject, ids: list[int]) -> str:
+    return subject.tokenizer.decode([token for token in ids if token != subject.end])

@@ -5,13 +5,11 @@
     copy        a run of words, then the same run again, by its length
     previous    a b a b, c d c d, … e f e: the word before comes next, by the number of groups
 
-The words are of the model's own vocabulary, all different but for what is asked. `accuracy` is the share of answers
-that are the likeliest of all tokens; `choice` that of answers likelier than other words that could be meant
-(the values of `recall`, else all words so far), of which `chance` guesses one.
+docs/evaluation.md says how answers are counted.
 """
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -23,10 +21,7 @@ from oelm.errors import OelmError
 from oelm.evaluation.subjects import Subject
 from oelm.models.attention import attention_weights
 
-CAVEAT = (
-    "Pairs of random words are nothing a language model was trained for: a low accuracy there is no defect; compare "
-    "methods with each other and with chance."
-)
+CAVEAT = "No language model was trained for pairs of random words: compare methods with each other and with chance."
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 MOST_WORDS = 256
 KINDS = {"name": ("name",), "object": ("thing", "food"), "place": ("place",)}
@@ -44,23 +39,6 @@ class Trial(NamedTuple):
     asked: Tensor  # (N, Q)
     distance: Tensor  # (N, Q), from the asking word to where it was read
     candidates: Tensor  # (N, C)
-
-
-@dataclass
-class Tally:
-    answers: int = 0
-    right: int = 0
-    chosen: int = 0
-    chance: float = 0.0
-
-    def add(self, right: Tensor, chosen: Tensor, chance: float) -> None:
-        self.answers, self.right = self.answers + right.numel(), self.right + int(right.sum())
-        self.chosen, self.chance = self.chosen + int(chosen.sum()), self.chance + chance * right.numel()
-
-    def facts(self) -> dict[str, float | int]:
-        n = max(1, self.answers)
-        values = {"accuracy": self.right / n, "choice": self.chosen / n, "chance": self.chance / n}
-        return {"answers": self.answers, **values}
 
 
 def probe(subject: Subject, *, samples: int = 64, seed: int = 0, fables: int = 0) -> dict[str, Any]:
@@ -96,41 +74,35 @@ def _trials(subject: Subject, words: Sequence[int], samples: int, random: torch.
         """(N, count) words, all different within a row."""
         return pool[torch.rand(samples, len(pool), generator=random).argsort(dim=1)[:, :count]]
 
-    def text(*parts: Tensor) -> Tensor:
-        return torch.cat((torch.full((samples, 1), subject.start), *parts), dim=1)
+    def trial(name: str, n: int, text: Tensor, asked: Tensor, back: Tensor | int, candidates: Tensor) -> Trial:
+        text, asked = torch.cat((torch.full((samples, 1), subject.start), text), 1), asked.expand(samples, -1)
+        return Trial(name, n, text, asked, asked - asked + back, candidates)
 
     def fits(length: int, count: int) -> bool:
         return length <= subject.context and count <= len(pool)
 
     for n in SIZES:
+        said = drawn(n)
+        if n > 2 and fits(n + 3, n):
+            yield trial("induction", n, torch.cat((said, said[:, :2]), 1), torch.tensor([n + 1]), n, said)
+        if fits(1 + 2 * n, n):
+            yield trial("copy", n, torch.cat((said, said), 1), n + 1 + torch.arange(n - 1), n, said)
         if fits(1 + 4 * n, 2 * n):
             pairs = drawn(2 * n).unflatten(1, (n, 2))
+            twice = pairs.repeat(1, 1, 2).flatten(1)
+            yield trial("previous", n, twice, torch.tensor([4 * n - 1]), 2, pairs.flatten(1))
             order = torch.rand(samples, n, generator=random).argsort(dim=1)
             again = pairs.gather(1, order[:, :, None].expand(-1, -1, 2))
-            asked = (1 + 2 * n + 2 * torch.arange(n)).expand(samples, -1)
-            read = 1 + 2 * order
-            yield Trial("recall", n, text(pairs.flatten(1), again.flatten(1)), asked, asked - read, pairs[:, :, 1])
-        if n > 2 and fits(n + 3, n):
-            said = drawn(n)
-            asked = torch.full((samples, 1), n + 1)
-            yield Trial("induction", n, text(said, said[:, :2]), asked, torch.full_like(asked, n), said)
-        if fits(1 + 2 * n, n):
-            said = drawn(n)
-            asked = (n + 1 + torch.arange(n - 1)).expand(samples, -1)
-            yield Trial("copy", n, text(said, said), asked, torch.full_like(asked, n), said)
-        if fits(1 + 4 * n, 2 * n):
-            said = drawn(2 * n)
-            twice = said.unflatten(1, (n, 2)).repeat(1, 1, 2).flatten(1)
-            asked = torch.full((samples, 1), 4 * n - 1)
-            yield Trial("previous", n, text(twice), asked, torch.full_like(asked, 2), said)
+            asked = 1 + 2 * n + 2 * torch.arange(n)
+            yield trial(
+                "recall", n, torch.cat((pairs, again), 1).flatten(1), asked, asked - 1 - 2 * order, pairs[:, :, 1]
+            )
 
 
 @torch.no_grad()
 def _asked(subject: Subject, trial: Trial) -> list[dict[str, Any]]:
     """One row for all answers of a trial, and for `recall` one per distance, up to each power of two."""
-    whole = Tally()
-    near: dict[int, Tally] = {}
-    chance = 1 / trial.candidates.shape[1]
+    tallies: dict[int, list[int]] = {}  # by distance, 0 for all: answers, right, chosen
     for ids, asked, distance, candidates in zip(*(part.split(16) for part in trial[2:]), strict=True):
         logits = subject.model(ids).logits
         at = logits.gather(1, asked[:, :, None].expand(-1, -1, logits.shape[-1]))  # (N, Q, vocabulary)
@@ -138,15 +110,16 @@ def _asked(subject: Subject, trial: Trial) -> list[dict[str, Any]]:
         right = at.argmax(dim=-1) == answer
         among = at.gather(2, candidates[:, None].expand(-1, asked.shape[1], -1)).argmax(dim=-1)
         chosen = candidates.gather(1, among) == answer
-        whole.add(right, chosen, chance)
-        if trial.probe == "recall":
-            bins = 2 ** distance.float().log2().ceil().long()
-            for limit in bins.unique().tolist():
-                near.setdefault(limit, Tally()).add(right[bins == limit], chosen[bins == limit], chance)
-    rows = [{"probe": trial.probe, "size": trial.size, "distance": None, **whole.facts()}]
-    for limit, tally in sorted(near.items()):
-        rows.append({"probe": trial.probe, "size": trial.size, "distance": limit, **tally.facts()})
-    return rows
+        bins = 2 ** distance.float().log2().ceil().long()
+        for limit in [0, *(bins.unique().tolist() if trial.probe == "recall" else ())]:
+            here = (bins == limit) | (limit == 0)
+            counts = tallies.get(limit, [0, 0, 0]), (here, here & right, here & chosen)
+            tallies[limit] = [old + int(new.sum()) for old, new in zip(*counts, strict=True)]
+    known = {"probe": trial.probe, "size": trial.size, "chance": 1 / trial.candidates.shape[1]}
+    return [
+        {**known, "distance": limit or None, "answers": n, "accuracy": right / n, "choice": chosen / n}
+        for limit, (n, right, chosen) in sorted(tallies.items())
+    ]
 
 
 @torch.no_grad()
@@ -214,7 +187,8 @@ def fable_recall(subject: Subject, count: int, seed: int) -> dict[str, Any]:
                 continue
             first = next(t for t, (_, b) in enumerate(spans) if b > recall.source)
             distance = 1 << max(0, tokens[0] - first - 1).bit_length()
-            latest = _latest(story.text[: recall.start], kind, pools)
+            before = reversed(re.findall("[A-Za-z]+", story.text[: recall.start]))
+            latest = next((other for other in before if pools.get(other) == kind), None)
             for key in ((kind, 0), (kind, distance), ("all", 0), ("all", distance)):
                 tally = tallies.setdefault(key, [0, 0, 0])
                 for at, value in enumerate((1, bool(right[tokens].all()), latest == word)):
@@ -224,8 +198,3 @@ def fable_recall(subject: Subject, count: int, seed: int) -> dict[str, Any]:
         for (kind, distance), (n, right, nearest) in sorted(tallies.items())
     ]
     return {"stories": count, "rows": rows}
-
-
-def _latest(text: str, kind: str, pools: dict[str, str]) -> str | None:
-    words = ("".join(letter if letter.isalpha() else " " for letter in text)).split()
-    return next((word for word in reversed(words) if pools.get(word) == kind), None)

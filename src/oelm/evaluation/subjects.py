@@ -1,6 +1,5 @@
 """The language model of a run, of a checkpoint, of a model folder or of the hub, ready to be asked."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +86,7 @@ def _opened(folder: str, name: str, options: dict[str, Any]) -> tuple[Any, "Toke
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    kind = "".join(_architectures(folder) or AutoConfig.from_pretrained(folder).architectures or [])
+    kind = "".join(AutoConfig.from_pretrained(folder).architectures or [])
     if any(word in kind for word in NOT_CAUSAL):
         what = "a classifier" if "Classification" in kind else "no causal language model"
         raise OelmError(f"{name} is {what} ({kind}); it writes no text")
@@ -98,8 +97,3 @@ def _opened(folder: str, name: str, options: dict[str, Any]) -> tuple[Any, "Toke
     if size > room:
         raise OelmError(f"{name}: its tokenizer has {size:,} entries, its model {room:,}; give its own tokenizer")
     return model, tokenizer
-
-
-def _architectures(folder: str) -> list[str]:
-    file = Path(folder) / "config.json"
-    return (json.loads(file.read_text("utf-8")).get("architectures") or []) if file.is_file() else []

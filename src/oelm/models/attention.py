@@ -68,7 +68,8 @@ class CausalSelfAttention(nn.Module):
         that say where they stand. The very code of `forward` runs, whatever a subclass makes of it."""
         q, k, v = self._project(x, context)
         k = k.repeat_interleave(self.num_heads // self.num_key_heads, dim=1)
-        return self._attend(q, k, place_values(q, v.dtype), context)
+        places = torch.eye(x.shape[1], dtype=v.dtype, device=v.device).expand(*q.shape[:2], -1, -1)
+        return self._attend(q, k, places, context)
 
     def _project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of these tokens; keys and values of all tokens so far."""
@@ -132,12 +133,6 @@ def attention_weights(model: nn.Module, input_ids: Tensor) -> list[Tensor]:
         for hook in hooks:
             hook.remove()
     return found
-
-
-def place_values(like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values (B, H, T, T) of which every one is its own place, for queries (B, H, T, ·)."""
-    batch, heads, length = like.shape[:3]
-    return torch.eye(length, dtype=dtype, device=like.device).expand(batch, heads, -1, -1)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

@@ -11,15 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oelm.models.attention import (
-    CausalSelfAttention,
-    Context,
-    join_heads,
-    place_values,
-    rotary_angles,
-    rotate,
-    split_heads,
-)
+from oelm.models.attention import CausalSelfAttention, Context, join_heads, rotary_angles, rotate, split_heads
 from oelm.models.kernels import ATTENTION_BLOCK, Dropout, blocked_attention_pays, causal_attention, with_previous
 from oelm.models.shape import GPTConfig
 
@@ -168,7 +160,7 @@ class SharedMixing(nn.Module):
     def weights(self, x: Tensor, context: Context) -> Tensor:
         """As `CausalSelfAttention.weights`."""
         assert context.shared is not None
-        return weighted(context.shared, place_values(split_heads(x, self.config.num_heads), x.dtype), nn.Identity())
+        return torch.cat([F.pad(block, (0, x.shape[1] - block.shape[-1])) for block in context.shared], dim=2)
 
     def attention_flops(self, length: int) -> int:
         return (length + 1) * self.config.d_model

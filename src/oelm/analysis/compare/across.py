@@ -28,14 +28,26 @@ def across(measured: Sequence[Measured]) -> list[dict[str, Any]]:
         {
             "arm": label if labels.count(label) == 1 else f"{label} ({members[0].name})",
             "runs": [one.name for one in members],
-            "values": {name: _figure([one.values[name] for one in members]) for name in _common(members)},
+            "values": {
+                name: _figure([one.values[name] for one in members if name in one.values]) for name in members[0].values
+            },
         }
         for label, members in arms.values()
     ]
 
 
-def shown(figure: dict[str, Any] | None, percent: bool = False) -> str:
-    """A cell: the mean, and its interval where there are seeds for one."""
+def arms_table(arms: list[dict[str, Any]], leave_out: str = "-", percent: bool = False) -> Any:
+    """For a terminal: an arm per row and a value per column, but those whose name ends with `leave_out`."""
+    from rich.table import Table
+
+    names = list(dict.fromkeys(name for arm in arms for name in arm["values"] if not name.endswith(leave_out)))
+    table = Table("arm", "runs", *names, box=None)
+    for arm in arms:
+        table.add_row(arm["arm"], str(len(arm["runs"])), *(_cell(arm["values"].get(name), percent) for name in names))
+    return table
+
+
+def _cell(figure: dict[str, Any] | None, percent: bool) -> str:
     if figure is None:
         return "–"
     scale, form = (100, ".1f") if percent else (1, ".3g")
@@ -44,10 +56,5 @@ def shown(figure: dict[str, Any] | None, percent: bool = False) -> str:
     return f"{figure['mean'] * scale:{form}}{' %' if percent else ''}{between}"
 
 
-def _common(members: list[Measured]) -> list[str]:
-    return [name for name in members[0].values if all(name in one.values for one in members)]
-
-
 def _figure(values: list[float]) -> dict[str, Any]:
-    interval = paired_t(values)
-    return {**asdict(spread(values)), "interval": None if interval is None else asdict(interval)}
+    return {**asdict(spread(values)), "interval": (interval := paired_t(values)) and asdict(interval)}
