@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured here and now: matrix products, and copies in memory.
+"""What this machine can do at best, measured here and now: matrix products.
 
 A training step is bound by its FLOPs at the speed of repeated products; how far above that bound it is says what is
 left to gain. Products that find their operands in main memory, not in a warm cache, do not reach it themselves: those
@@ -15,7 +15,6 @@ Shape = tuple[int, int, int]
 SQUARES = (512, 1024, 2048)
 SECONDS_PER_SHAPE = 0.3
 MINIMUM_REPEATS = 3
-_COPIED_FLOATS = 1 << 24
 
 
 def gemm_shapes(tokens: int, d_model: int, d_ff: int, vocab_size: int) -> list[Shape]:
@@ -52,14 +51,3 @@ def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def copy_bandwidth() -> float:
-    """Bytes read and written per second by the fastest of a few large copies."""
-    source, target = torch.ones(_COPIED_FLOATS), torch.empty(_COPIED_FLOATS)
-    best = float("inf")
-    for _ in range(4):
-        start = time.perf_counter()
-        target.copy_(source)
-        best = min(best, time.perf_counter() - start)
-    return 2 * 4 * _COPIED_FLOATS / best

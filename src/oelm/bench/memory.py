@@ -1,4 +1,4 @@
-"""How much memory a training step really takes, beside what `oelm.costs` predicts; `oelm estimate --check` does both.
+"""How much memory a training step really takes, beside what `oelm.costs` predicts (`oelm bench --memory`).
 
 Measured in a process of its own, because a process seldom gives memory back:
 
@@ -11,24 +11,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from oelm.bench.measure import Say, Shape, bench
+from oelm.bench.measure import Shape
 from oelm.bench.peers import PEERS
-from oelm.bench.ratios import FEWEST_ROUNDS
-from oelm.costs.estimate import Job, Machine, estimate
 from oelm.costs.inspection import costs_of
 from oelm.costs.memory import Memory
 from oelm.errors import OelmError
 
 STEPS = 2
 """The first step makes the optimizer's moments; the second is like all others."""
-CHECKED = ("baseline", "oelm_freeze")
-CHECK_LENGTH, CHECK_VOCABULARY = 128, 4096
-"""Up to 128 tokens a CPU's attention keeps what a GPU's does."""
-UTILISATION = 0.75
 
 
 def memory_of(arm: str, shape: Shape, **options: Any) -> dict[str, float | None]:
@@ -73,46 +66,6 @@ def _measure_here(arm: str, shape: Shape, keep_freed: bool = True, **options: bo
     for _ in range(STEPS):
         built.step()
     return peak_memory_bytes() - before
-
-
-def check_estimate(
-    sizes: Sequence[str], *, batch: int = 4, rounds: int = FEWEST_ROUNDS, say: Say = lambda what, done, total: None
-) -> dict[str, Any]:
-    """How wrong the estimator is here: time and memory of every size, predicted with this machine's own speeds."""
-    from oelm.bench.machine import copy_bandwidth
-
-    rows = []
-    for size in sizes:
-        shape = Shape(size, batch, CHECK_LENGTH, CHECK_VOCABULARY)
-        told = lambda what, *n, s=size: say(f"{s}: {what}", *n)  # noqa: E731
-        timed = bench(CHECKED, shape, rounds=rounds, memory=True, say=told)
-        speed, bandwidth = timed["gemm"]["peak_flops_per_second"], copy_bandwidth()
-        machine = Machine("this", speed, UTILISATION, memory_bandwidth=bandwidth, link_bandwidth=1e9, overlap=0.0)
-        for name, arm in timed["arms"].items():
-            job = Job(size, name, batch=batch, length=CHECK_LENGTH, precision="fp32", vocab=CHECK_VOCABULARY)
-            rows.append(_row(estimate(job, machine), arm["median_seconds"], arm["memory"]["measured_bytes"]))
-    return {
-        "length": CHECK_LENGTH,
-        "vocab": CHECK_VOCABULARY,
-        "batch": batch,
-        "utilisation": UTILISATION,
-        "rows": rows,
-        "worst_time_error": max((row["time_error"] for row in rows), key=abs),
-        "worst_memory_error": max((row["memory_error"] for row in rows), key=abs),
-    }
-
-
-def _row(said: dict[str, Any], seconds: float, memory: float) -> dict[str, Any]:
-    return {
-        "size": said["job"]["size"],
-        "method": said["job"]["method"],
-        "predicted_seconds": said["step_seconds"],
-        "measured_seconds": seconds,
-        "time_error": said["step_seconds"] / seconds - 1,
-        "predicted_bytes": said["memory"]["total"],
-        "measured_bytes": memory,
-        "memory_error": said["memory"]["total"] / memory - 1,
-    }
 
 
 if __name__ == "__main__":

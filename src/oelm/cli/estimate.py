@@ -23,20 +23,16 @@ def estimate(
     memory_bandwidth: Annotated[float | None, typer.Option(help="Bytes per second, device memory.")] = None,
     link_bandwidth: Annotated[float | None, typer.Option(help="Bytes per second between devices.")] = None,
     overlap: Annotated[float | None, typer.Option(help="Share of the backward pass that hides traffic.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Measure small sizes here and say how wrong this is.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Estimate FLOPs, memory, traffic and time of a training step, and what freezing saves, by documented formulas.
 
-    Nothing is allocated and nothing is run, except with --check, which measures tiny and small on this machine. A
-    machine file has the fields peak_flops, utilisation, memory_bytes, memory_bandwidth, link_bandwidth and overlap.
+    Nothing is allocated and nothing is run. A machine file has the fields peak_flops, utilisation, memory_bytes,
+    memory_bandwidth, link_bandwidth and overlap.
     The formulas are in the docstring of oelm/costs/estimate.py, their measured error in docs/speed.md.
 
     Example: oelm estimate --size 7b --gpus 64 --method oelm_freeze --gradient-checkpointing
     """
-    if check:
-        _check(as_json)
-        return
     from oelm.costs.estimate import STRATEGIES, Job, read_machine
     from oelm.costs.estimate import estimate as compute
 
@@ -78,7 +74,7 @@ def _print(results: list[dict[str, Any]]) -> None:
     console.print(table)
     console.print(
         f"computing at {100 * device['utilisation']:.0f} % of {device['peak_flops'] / 1e12:,.4g} TFLOP/s; "
-        "an estimate: 'oelm estimate --check' says how wrong it is where it can be measured",
+        "an estimate: docs/speed.md says how wrong it was where it could be measured",
         style="dim",
     )
 
@@ -101,33 +97,3 @@ _ROWS = {
     "freezing saves: memory, GB": lambda r: f"{r['freezing_saves']['memory_bytes'] / 1e9:,.3f}",
     "freezing saves: traffic, GB": lambda r: f"{r['freezing_saves']['traffic_bytes'] / 1e9:,.3f}",
 }
-
-
-def _check(as_json: bool) -> None:
-    from oelm.bench.memory import check_estimate
-    from oelm.cli.progress import counting_progress
-
-    with counting_progress(as_json) as say:
-        found = check_estimate(("tiny", "small"), say=say)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-        return
-    from rich.table import Table
-
-    from oelm.cli.console import command_console
-
-    table = Table(
-        "size", "method", "predicted s", "measured s", "error", "predicted MB", "measured MB", "error", box=None
-    )
-    for row in found["rows"]:
-        seconds = [f"{row[key]:.3f}" for key in ("predicted_seconds", "measured_seconds")]
-        megabytes = [f"{row[key] / 1e6:,.0f}" for key in ("predicted_bytes", "measured_bytes")]
-        errors = [f"{row[key]:+.0%}" for key in ("time_error", "memory_error")]
-        table.add_row(row["size"], row["method"], *seconds, errors[0], *megabytes, errors[1])
-    console = command_console()
-    console.print(table)
-    console.print(
-        f"{found['batch']} × {found['length']} tokens, vocabulary {found['vocab']:,}, float32; matmul peak and memory "
-        f"bandwidth measured in the same run, {100 * found['utilisation']:.0f} % of the peak assumed",
-        style="dim",
-    )
