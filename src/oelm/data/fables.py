@@ -7,7 +7,7 @@
 Every story draws children, toys, colours, places, animals and a song early and needs them again many sentences
 later, several of a kind at once, so nearness alone does not tell which one: it takes attention.
 
-The grammar is data, in `fable_words`; this file tells it and keeps the accounts.
+The grammar is data, in `fables.yaml`; this file tells it and keeps the accounts.
 
 Why a text has only one derivation: a choice is spoken the moment it is made, and no option of a choice begins another
 option of it. The text is thus a prefix code of the choices, -ln P(text) is the sum of ln(number of options), and the
