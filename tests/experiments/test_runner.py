@@ -10,7 +10,9 @@ import pytest
 
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
-from oelm.experiments.plan import Experiment, load, plan
+from oelm.experiments.entries import Experiment
+from oelm.experiments.entries import experiment as find_experiment
+from oelm.experiments.plan import plan
 from oelm.experiments.runner import last_words, run_all
 from oelm.runs import find_runs
 
@@ -31,7 +33,7 @@ def experiment():
 
 
 def test_the_demo_asks_three_questions_of_four_arms_with_six_seeds():
-    demo = load("demo")
+    demo = find_experiment("demo")
     assert demo.arms == ["baseline", "oelm_freeze", "oelm_random_matched", "permutation_qk+rank=8"]
     assert len(demo.seeds) == 6
     assert {name for q in demo.questions for name in (q.arm, q.against)} <= set(demo.arms)
@@ -39,7 +41,7 @@ def test_the_demo_asks_three_questions_of_four_arms_with_six_seeds():
 
 def test_an_unknown_experiment_is_refused_with_the_nearest_name():
     with pytest.raises(OelmError, match="'demp' is unknown; did you mean 'demo'"):
-        load("demp")
+        find_experiment("demp")
 
 
 def test_all_arms_of_a_plan_differ_in_method_and_seed_only(experiment, fables_folder, tmp_path):

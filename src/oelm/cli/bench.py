@@ -5,6 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+
+from oelm.cli.console import command_console
+from oelm.cli.progress import counting_progress
+from oelm.models.shape import GPTConfig
 
 
 def bench(
@@ -57,7 +62,6 @@ def bench(
     Example: oelm bench baseline oelm_freeze gpt2 --size medium-512 --batch 4 --out results/bench
     """
     from oelm.bench.names import arm_name
-    from oelm.models.shape import GPTConfig
 
     names = [arm_name(name) for name in arms or ["baseline", "oelm_freeze", "gpt2"]]
     GPTConfig.of_size(size)  # what is misspelt is refused before torch is loaded
@@ -66,7 +70,6 @@ def bench(
     from oelm.bench.measure import Shape
     from oelm.bench.measure import bench as measure
     from oelm.bench.report import write_bench
-    from oelm.cli.progress import counting_progress
     from oelm.training.setup import choose_device
 
     chosen = choose_device(device, "fp32")
@@ -90,10 +93,7 @@ def bench(
 
 
 def _print(result: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from oelm.bench import report
-    from oelm.cli.console import command_console
 
     console = command_console()
     console.print(report.headline(result), style="bold")

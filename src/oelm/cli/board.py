@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
 
 from oelm.cli.progress import below_common
 from oelm.errors import printable
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "dead": "red", "interrupted": "yellow"}
@@ -37,10 +37,7 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def runs_table(rows: Sequence[dict[str, Any]], curves: Sequence[str] | None = None) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
+def runs_table(rows: Sequence[dict[str, Any]], curves: Sequence[str] | None = None) -> Table:
     heads = ["run", "state", "step", "loss", "score", "tok/s", "ETA", "device", "heartbeat"]
     table = Table(*heads, *(["curve"] if curves else []), box=None, pad_edge=False)
     table.columns[0].overflow = "fold"

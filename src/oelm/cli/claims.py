@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oelm.cli.console import command_console
+from oelm.errors import OelmError
+
 if TYPE_CHECKING:
     from oelm.analysis.claims.verdicts import Evidence, Verdict
     from oelm.analysis.compare.results import Loaded
@@ -31,7 +34,6 @@ def claims(
     from oelm.analysis.claims.verdicts import judge
     from oelm.analysis.compare.results import load_runs
     from oelm.analysis.evidence.records import shipped
-    from oelm.errors import OelmError
     from oelm.experiments.entries import read
 
     for path in runs or []:
@@ -67,8 +69,6 @@ def evidence(loaded: "Loaded | None") -> "Evidence":
 
 
 def _print(verdicts: "list[Verdict]") -> None:
-    from oelm.cli.console import command_console
-
     console = command_console()
     for verdict in verdicts:
         colour = _COLOURS.get(verdict.verdict, "green")

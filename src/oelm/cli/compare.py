@@ -1,9 +1,13 @@
 """`oelm compare RUN…`: finished runs side by side, with the gap to the baseline and how sure it is."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from oelm.cli.console import command_console
+from oelm.files import write_atomically
 
 
 def compare(
@@ -14,14 +18,10 @@ def compare(
     ] = None,
 ) -> None:
     """Compare finished runs: quality, gap to the baseline with its interval, parameters, step time."""
-    import json
-
     from oelm.analysis.compare.results import require_finished
     from oelm.analysis.report.notes import notes
     from oelm.analysis.report.tables import summary_table
     from oelm.analysis.report.texts import texts
-    from oelm.cli.console import command_console
-    from oelm.files import write_atomically
 
     loaded = require_finished(runs)
     table, said = summary_table(loaded), [texts("en").note(note) for note in notes(loaded)]

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oelm.errors import OelmError
+
 if TYPE_CHECKING:
     from oelm.analysis.compare.results import Loaded
 
@@ -27,8 +29,6 @@ def dashboard(
 
     On a machine far away, forward the port instead of opening it: ssh -L 8265:127.0.0.1:8265 HOST
     """
-    from oelm.errors import OelmError
-
     try:
         from oelm.dashboard.server import serve
     except ModuleNotFoundError as error:

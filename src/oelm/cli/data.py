@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
+
+from oelm.cli.console import command_console
+from oelm.errors import OelmError
 
 if TYPE_CHECKING:
     from oelm.data.prepare import Progress
@@ -86,10 +90,6 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if not rows:
         typer.echo(f"nothing is prepared in {root}; start with: oelm data prepare fables --tokenizer bpe:1024")
         return
-    from rich.table import Table
-
-    from oelm.cli.console import command_console
-
     table = Table("folder", "state", "vocabulary", "train", "validation", "fingerprint", box=None)
     table.columns[0].overflow = "fold"  # the name is what data are asked for by
     for row in rows:
@@ -105,8 +105,6 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 def _row(path: Path, facts: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     """One prepared folder; a damaged one is named and hides no other."""
-    from oelm.errors import OelmError
-
     try:
         return {"folder": path.name, "state": "ready", **facts(path)}
     except (OelmError, KeyError, TypeError) as error:
@@ -242,8 +240,6 @@ class _Bar:
     def __enter__(self) -> "_Bar":
         if sys.stderr.isatty():
             from rich import progress
-
-            from oelm.cli.console import command_console
 
             self._bar = progress.Progress(
                 progress.TextColumn("{task.description:<10}"),

@@ -5,9 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+
+from oelm.cli.console import command_console
+from oelm.cli.progress import SuiteBoard
+from oelm.errors import OelmError
+from oelm.files import write_json
 
 if TYPE_CHECKING:
-    from oelm.experiments.plan import Experiment
+    from oelm.experiments.entries import Experiment
     from oelm.experiments.runner import Job
 
 SAMPLE_PROMPT = "By the"
@@ -24,13 +30,13 @@ def demo(
 
     Finished runs are reused and interrupted ones resumed, so the command can be repeated at will.
     """
-    from oelm.cli.progress import SuiteBoard
     from oelm.experiments import sources
     from oelm.experiments.engines import find_engine
-    from oelm.experiments.plan import load, plan
+    from oelm.experiments.entries import experiment as find_experiment
+    from oelm.experiments.plan import plan
     from oelm.experiments.suite import time_planned, write_questions
 
-    experiment = load("demo")
+    experiment = find_experiment("demo")
     if steps:
         experiment.training.update(max_steps=steps, warmup_steps=max(1, steps // 20), eval_every=max(1, steps // 20))
     queue = find_engine("local", slots=slots)
@@ -47,7 +53,6 @@ def demo(
 
 
 def _require_success(jobs: "list[Job]") -> None:
-    from oelm.errors import OelmError
     from oelm.experiments.runner import last_words
 
     failed = [job for job in jobs if job.failed]
@@ -59,7 +64,6 @@ def _require_success(jobs: "list[Job]") -> None:
 def _write_samples(experiment: "Experiment", out: Path) -> None:
     """One sample per arm from its first seed, same prompt and sampling seed; kept beside the runs."""
     from oelm.evaluation.generation import generate
-    from oelm.files import write_json
 
     file = out / SAMPLES_FILE
     if file.is_file():
@@ -72,15 +76,12 @@ def _write_samples(experiment: "Experiment", out: Path) -> None:
 
 
 def _conclude(out: Path, as_json: bool) -> None:
-    from rich.markup import escape
-
     from oelm.analysis.compare.results import load_runs
     from oelm.analysis.report.notes import notes
     from oelm.analysis.report.page import write_report
     from oelm.analysis.report.tables import summary_table
     from oelm.analysis.report.texts import texts
     from oelm.analysis.report.words import verdict_lines
-    from oelm.cli.console import command_console
 
     loaded = load_runs([out])
     table = summary_table(loaded)

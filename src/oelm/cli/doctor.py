@@ -1,5 +1,6 @@
 """`oelm doctor`: what this machine can do."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -7,6 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
+
+from oelm.cli.console import command_console
+from oelm.training.tracking import TRACKERS
 
 
 def doctor(
@@ -18,11 +24,6 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
-    from rich.markup import escape
-    from rich.table import Table
-
-    from oelm.cli.console import command_console
-
     table = Table(show_header=False, box=None)
     for key, value in facts.items():
         table.add_row(f"[bold]{key}[/]", escape(_shown(value)))
@@ -40,7 +41,6 @@ def examine(check_hub: bool = True) -> dict[str, Any]:
 
     from oelm.data.tokens import data_directory, prepared
     from oelm.training.environment import environment, usable_cores
-    from oelm.training.tracking import TRACKERS
 
     facts = environment()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
@@ -81,8 +81,6 @@ def _hub() -> str:
 
 
 def _tracker(name: str) -> str:
-    import importlib.util
-
     if importlib.util.find_spec(name) is None:
         return "not installed (pip install 'oelm[track]')"
     if name != "wandb":

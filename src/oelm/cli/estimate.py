@@ -4,6 +4,9 @@ import json
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+
+from oelm.cli.console import command_console
 
 
 def estimate(
@@ -57,10 +60,6 @@ def estimate(
 
 
 def _print(results: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    from oelm.cli.console import command_console
-
     console, first = command_console(), results[0]
     job, device = first["job"], first["machine"]
     console.print(

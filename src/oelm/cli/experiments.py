@@ -5,6 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
+
+from oelm.cli.console import command_console
+from oelm.runs import RunFolder, facts_of
 
 if TYPE_CHECKING:
     from oelm.experiments.entries import Experiment, Published
@@ -24,10 +28,6 @@ def experiments(
     if as_json:
         typer.echo(json.dumps({"experiments": list(rows.values()), "suites": suites()}, indent=2))
         return
-    from rich.table import Table
-
-    from oelm.cli.console import command_console
-
     console = command_console()
     table = Table("id", "what", "published", "full", "mini", box=None, pad_edge=False)
     for row in rows.values():
@@ -58,7 +58,6 @@ def _runs(root: Path, scale: str) -> dict[str, list[dict[str, Any]]]:
     """The runs that are there, by experiment."""
     from oelm.experiments.entries import catalog
     from oelm.experiments.suite import runs_of
-    from oelm.runs import RunFolder, facts_of
 
     found: dict[str, list[dict[str, Any]]] = {}
     for run in runs_of(catalog(), root, scale) if root.is_dir() else []:

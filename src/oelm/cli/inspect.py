@@ -4,20 +4,19 @@ import json
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+
+from oelm.cli.console import command_console
+from oelm.freezing.methods import method as find_method
+from oelm.freezing.methods import methods as all_methods
+from oelm.freezing.modifiers import MODIFIERS
 
 
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
     """List the methods: how queries and keys start, and whether they train."""
-    from oelm.freezing.methods import methods as all_methods
-    from oelm.freezing.modifiers import MODIFIERS
-
     if as_json:
         typer.echo(json.dumps([m.to_dict() for m in all_methods()], indent=2))
         return
-    from rich.table import Table
-
-    from oelm.cli.console import command_console
-
     table = Table("method", "what it is, and what happens to queries (Q) and keys (K)", box=None)
     for m in all_methods():
         roles = "; ".join(
@@ -59,7 +58,6 @@ def inspect(
     Memory is the peak of a float32 training step of our GPT on a CPU, beyond what Python and its libraries take (about
     0.3 GB): weights, gradients, AdamW's moments, what the backward pass keeps, the loss (docs/speed.md).
     """
-    from oelm.freezing.methods import method as find_method
     from oelm.models.known import require_known
 
     find_method(method)  # what is misspelt is refused before torch is loaded
@@ -84,9 +82,6 @@ def inspect(
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from oelm.cli.console import command_console
     from oelm.freezing.schedules import LEGEND
 
     console = command_console()

@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from oelm.cli.console import command_console
 from oelm.errors import printable
 
 if TYPE_CHECKING:
@@ -27,8 +32,6 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
         yield _line_by_line(title)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from oelm.cli.console import command_console
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -81,8 +84,6 @@ def counting_progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     if quiet:
         yield lambda what, done, total: None
         return
-    from oelm.cli.console import command_console
-
     console = command_console(stderr=True)
     if not console.is_terminal:
         yield _few_lines(console)
@@ -128,8 +129,6 @@ class SuiteBoard:
     def __init__(self, quiet: bool = False) -> None:
         from rich.live import Live
 
-        from oelm.cli.console import command_console
-
         self.console = command_console(stderr=True, quiet=quiet)
         self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal and not quiet else None
         self._states: dict[str, str] = {}
@@ -163,10 +162,7 @@ class SuiteBoard:
             self.console.print(f"{overall(jobs)} | " + " | ".join(running), soft_wrap=True, markup=False)
 
     def _table(self, jobs: "list[Job]") -> Any:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
 
         table = Table("run", "state", "progress", "now", box=None)
         room = self.console.height - _OTHER_LINES

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
+
+from oelm.cli.console import command_console
+from oelm.errors import OelmError, unknown
+from oelm.freezing.methods import Method
+from oelm.models.shape import SIZES
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from oelm.analysis.recommend import Advice, Evidence
 
 COSTS = ("step_flops_vs_baseline", "block_flops_vs_baseline", "trainable_parameters")
@@ -36,8 +40,6 @@ def recommend(
     from oelm.analysis.evidence.records import shipped
     from oelm.analysis.recommend import CLASSIFICATION, LANGUAGE_MODELLING, TASKS, advise
     from oelm.costs.inspection import inspect_model
-    from oelm.errors import OelmError, unknown
-    from oelm.freezing.methods import Method
 
     inspect_model(model, "baseline")  # refuses an unknown model before anything is read
     kind = _kind(model)
@@ -71,14 +73,11 @@ def recommend(
 
 def _kind(model: str) -> str:
     from oelm.models.known import family, named_config
-    from oelm.models.shape import SIZES
 
     return "decoder" if model in SIZES else family(named_config(model)[0])
 
 
 def _print(model: str, results: str, advice: "Advice", everything: bool) -> None:
-    from oelm.cli.console import command_console
-
     console, article = command_console(), "an" if advice.kind.startswith("e") else "a"
     kind = f"{article} {advice.kind} ({advice.task})"
     if not advice.evidence:
@@ -119,10 +118,8 @@ def _print(model: str, results: str, advice: "Advice", everything: bool) -> None
     console.print("FLOPs (of a training step, as a multiple of the baseline's) are counted for your model, not timed.")
 
 
-def _comparisons(advice: "Advice", name: str) -> "Table":
+def _comparisons(advice: "Advice", name: str) -> Table:
     """The evidence on one method, comparison by comparison."""
-    from rich.table import Table
-
     table = Table(
         "comparison", "seeds", "gap", "worse by (95 %)", "step time", "against", box=None, padding=(0, 0, 0, 2)
     )
@@ -133,10 +130,8 @@ def _comparisons(advice: "Advice", name: str) -> "Table":
     return table
 
 
-def _others(advice: "Advice", names: list[str]) -> "Table":
+def _others(advice: "Advice", names: list[str]) -> Table:
     """One line per method: the comparison that speaks most against it."""
-    from rich.table import Table
-
     from oelm.analysis.compare.statistics import MET, UNDECIDED
 
     table = Table("method", "verdict", "worse by (95 %)", "seeds", "FLOPs", box=None, padding=(0, 0, 0, 2))

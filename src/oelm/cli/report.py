@@ -1,9 +1,12 @@
 """`oelm report [PATH|ID|SUITE]…`: a self-contained page about the runs below folders, or those of experiments."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from oelm.errors import OelmError
 
 
 def report(
@@ -36,10 +39,7 @@ def report(
 
     Example: oelm report phase3 --scale mini --lang zh
     """
-    import json
-
     from oelm.analysis.report.page import write_report
-    from oelm.errors import OelmError
 
     chosen = tuple(dict.fromkeys(formats or ("html", "md")))
     found = [_found(place, scale, root, lang) for place in dict.fromkeys(what or ["runs"])]
@@ -62,7 +62,6 @@ def _found(what: str, scale: str, root: Path, lang: str) -> tuple[list[Path], Pa
 
 def _named(name: str, scale: str, root: Path, lang: str) -> tuple[list[Path], Path]:
     """The run folders of an experiment or suite, and where the report on them lies."""
-    from oelm.errors import OelmError
     from oelm.experiments.entries import SCALES
     from oelm.experiments.suite import runs_of
 

@@ -5,6 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
+
+from oelm.cli.console import command_console
+from oelm.cli.progress import SuiteBoard
+from oelm.errors import OelmError
+from oelm.training.tracking import require_installed
+from oelm.validation import plain_number
 
 if TYPE_CHECKING:
     from oelm.experiments.entries import Experiment
@@ -53,7 +60,6 @@ def run(
     from oelm.experiments.entries import chosen
     from oelm.experiments.plan import unique
     from oelm.experiments.suite import plan_experiments, time_planned
-    from oelm.training.tracking import require_installed
 
     if track:
         require_installed(track)
@@ -76,8 +82,6 @@ def run(
     if dry_run:
         _preview(planned, experiments, as_json)
         return
-    from oelm.cli.progress import SuiteBoard
-
     with SuiteBoard(quiet=as_json) as board:
         jobs = queue.run(unique(planned), watch=board.show)
         if time_steps and not any(job.failed or job.stopped for job in jobs):
@@ -86,9 +90,6 @@ def run(
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:
-    from oelm.errors import OelmError
-    from oelm.validation import plain_number
-
     if text is None:
         return None
     numbers = [plain_number(part.strip()) for part in text.split(",")]
@@ -107,10 +108,6 @@ def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_js
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
-    from rich.table import Table
-
-    from oelm.cli.console import command_console
-
     table = Table("arm", "runs", "weights", "frozen", "steps", "tokens", "PFLOP", "memory", box=None, pad_edge=False)
     table.columns[0].overflow = "fold"
     for column in table.columns[1:]:

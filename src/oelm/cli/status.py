@@ -6,14 +6,16 @@ import signal
 import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Group
 
-from oelm.errors import printable
-
-if TYPE_CHECKING:
-    from oelm.runs import RunFolder
+from oelm.cli.board import runs_table, sparkline
+from oelm.cli.console import command_console
+from oelm.errors import OelmError, printable
+from oelm.files import has_open
+from oelm.runs import RunFolder, facts_of, find_runs
 
 Folders = Annotated[list[Path] | None, typer.Argument(help="Run folders or folders above them. (default: runs)")]
 
@@ -23,15 +25,10 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """One line per run: state, step, loss, score, speed, time left. A dead process is shown as dead."""
-    from oelm.runs import facts_of
-
     rows = [facts_of(folder) for folder in _runs(paths)]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    from oelm.cli.board import runs_table
-    from oelm.cli.console import command_console
-
     console = command_console()
     console.print(runs_table(rows))
     for row in rows:
@@ -47,8 +44,6 @@ def watch(
 ) -> None:
     """A live table of the runs with their validation curves. Ctrl-C leaves; the runs go on."""
     from rich.live import Live
-
-    from oelm.cli.console import command_console
 
     console = command_console()
     if once or not console.is_terminal:
@@ -69,9 +64,6 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many lines of the end.")] = 20,
 ) -> None:
     """Print the end of a run's log."""
-    from oelm.errors import OelmError
-    from oelm.runs import RunFolder
-
     folder = RunFolder.open(run)
     position = _say_end(folder.log_file, lines)
     if follow:
@@ -89,9 +81,6 @@ def stop(
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait until they have left.")] = 120.0,
 ) -> None:
     """Ask runs to write a checkpoint and leave. 'oelm resume', or the same 'oelm run', goes on later."""
-    from oelm.errors import OelmError
-    from oelm.runs import RunFolder, find_runs
-
     if bool(runs) == everything:
         raise OelmError("name the runs to stop, or give --all")
     if everything and not within.is_dir():
@@ -118,10 +107,7 @@ def stop(
         typer.echo(f"nothing is running in {within}" if everything else "nothing is running")
 
 
-def _runs(paths: list[Path] | None) -> "list[RunFolder]":
-    from oelm.errors import OelmError
-    from oelm.runs import find_runs
-
+def _runs(paths: list[Path] | None) -> list[RunFolder]:
     given = paths or [Path("runs")]
     missing = [str(path) for path in given if not path.exists()]
     if missing and paths:
@@ -139,11 +125,6 @@ def _summary(rows: list[dict[str, Any]]) -> str:
 
 
 def _picture(paths: list[Path] | None) -> Any:
-    from rich.console import Group
-
-    from oelm.cli.board import runs_table, sparkline
-    from oelm.runs import facts_of
-
     folders = _runs(paths)
     rows = [facts_of(folder) for folder in folders]
     curves = [
@@ -153,17 +134,15 @@ def _picture(paths: list[Path] | None) -> Any:
     return Group(runs_table([rows[i] for i in order], [curves[i] for i in order]), _summary(rows))
 
 
-def _losses(folder: "RunFolder") -> list[float]:
+def _losses(folder: RunFolder) -> list[float]:
     """For a picture only: a damaged file has none, and the commands that compute with it say so."""
-    from oelm.errors import OelmError
-
     try:
         return folder.losses()
     except OelmError:
         return []
 
 
-def _is_awaited(folder: "RunFolder") -> bool:
+def _is_awaited(folder: RunFolder) -> bool:
     """Whether somebody trains here, or is about to."""
     queued = folder.claimant() is not None and folder.status()["state"] == "queued"
     return queued or folder.holder() is not None
@@ -177,7 +156,7 @@ def _say_end(file: Path, lines: int) -> int:
     return len(content)
 
 
-def _follow(folder: "RunFolder", position: int) -> None:
+def _follow(folder: RunFolder, position: int) -> None:
     while True:
         alive = _is_awaited(folder)
         if folder.log_file.exists():
@@ -200,7 +179,7 @@ def _here(owner: dict[str, Any] | None) -> dict[str, Any] | None:
     return owner if owner is not None and owner["host"] == socket.gethostname() else None
 
 
-def _ask(folder: "RunFolder", quiet: bool) -> bool:
+def _ask(folder: RunFolder, quiet: bool) -> bool:
     """Signal the process that holds the folder's lock, and no other; whether there was one."""
     holder = folder.holder()
     if holder is None:
@@ -215,8 +194,6 @@ def _ask(folder: "RunFolder", quiet: bool) -> bool:
 
 def _terminate(pid: int, what: str, lock: Path) -> bool:
     """Signal a process that has this lock file open and is ours: what a file says may be anybody's number."""
-    from oelm.files import has_open
-
     if pid <= 1 or has_open(pid, lock) is False:
         typer.echo(
             printable(f"{what}: {lock.name} names process {pid}, which does not hold it; nothing was done"), err=True

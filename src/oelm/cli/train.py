@@ -7,8 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from oelm.cli.progress import said_aloud, training_progress
 from oelm.cli.settings import options_of_run
+from oelm.errors import OelmError
+from oelm.freezing.methods import method as find_method
+from oelm.models.shape import GPTConfig
+from oelm.runs import STEPS_OF_DATA, RunFolder
 from oelm.training.config import RunConfig, options, with_settings
+from oelm.training.tracking import require_installed
 
 PUBLISHED_EPOCHS = 3.0
 
@@ -60,8 +66,6 @@ def train(
     Example: oelm train --method oelm_freeze --task sst2 --encoder google-bert/bert-base-uncased --max-lr 1e-4
     """
     from oelm import lab
-    from oelm.errors import OelmError
-    from oelm.freezing.methods import method as find_method
 
     if task and dataset:
         raise OelmError(f"--task {task} and --dataset {dataset} exclude each other; a prepared task is a --dataset")
@@ -87,7 +91,6 @@ def _config(
 ) -> RunConfig:
     """The config of a file, if there is one, with these data and every option that was given."""
     from oelm.lab import with_positions
-    from oelm.training.tracking import require_installed
 
     if given["trackers"] == ["none"]:
         given["trackers"] = None
@@ -118,8 +121,6 @@ def resume(
 
     With another number of processes than before it goes on as well; without dropout, equal but for rounding.
     """
-    from oelm.runs import RunFolder
-
     folder = RunFolder.open(run)
     folder.config()  # refuses one that was changed
     values = RunConfig.load(folder.config_file).to_dict()
@@ -128,8 +129,6 @@ def resume(
 
 
 def check_size(config: RunConfig) -> None:
-    from oelm.models.shape import GPTConfig
-
     if not config.model.encoder:
         GPTConfig.of_size(config.model.size, **config.model.overrides)
     from oelm.training.setup import choose_device  # with torch, so after what is refused without
@@ -146,8 +145,6 @@ def _run(
     *,
     max_restarts: int = 0,
 ) -> None:
-    from oelm.cli.progress import said_aloud, training_progress
-    from oelm.runs import RunFolder
     from oelm.training.distributed import leads, started
     from oelm.training.interruption import Interrupted
     from oelm.training.trainer import finished
@@ -189,7 +186,6 @@ def _forget_data(values: dict[str, Any]) -> None:
     training = values.get("training", {})
     if training.get("epochs") is None or training.get("max_steps") is None:
         return  # nothing has followed from the data yet
-    from oelm.runs import STEPS_OF_DATA
     from oelm.training.config import TrainingSection
 
     followed = TrainingSection(max_steps=training["max_steps"]).model_dump()

@@ -43,7 +43,7 @@ def _beat(line: Any) -> Beat:
     if "count" in line:
         return InAnyOrder(tuple(_numbered(line["in_any_order"])), line["count"])
     branches = _GRAMMAR[line["one_of"]] if isinstance(line["one_of"], str) else line["one_of"]
-    branches = branches.values() if isinstance(branches, dict) else branches
+    branches = list(branches.values()) if isinstance(branches, dict) else branches
     return OneOf(tuple(_beats([branch] if isinstance(branch, str) else branch) for branch in _numbered(branches)))
 
 

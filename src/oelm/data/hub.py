@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,28 +31,45 @@ class Corpus:
     validation_fraction: float | None = None  # set where the hub has no validation split
 
 
-def commit_of(dataset: str, revision: str | None) -> str:
-    """The commit that a revision means; one that is a commit needs no asking, so that what is cached works offline."""
-    unreachable()
-    if revision and _COMMIT.fullmatch(revision):
-        return revision
-    from huggingface_hub import HfApi
+@dataclass(frozen=True)
+class HubDataset:
+    """A dataset at a revision; whatever the hub's clients raise is one line that names the way out."""
 
-    return str(HfApi().dataset_info(dataset, revision=revision, timeout=20).sha)
+    dataset: str
+    config: str | None
+    revision: str | None
+    failure: str
+    """What to say when it cannot be had, with {reason} in it."""
 
+    @cached_property
+    def commit(self) -> str:
+        """What the revision means; one that is a commit needs no asking, so that what is cached works offline."""
+        try:
+            unreachable()
+            if self.revision and _COMMIT.fullmatch(self.revision):
+                return self.revision
+            from huggingface_hub import HfApi
 
-def load_at(dataset: str, config: str | None, split: str, commit: str) -> Any:
-    """A split of a dataset at a commit. Without a network, `datasets` takes whatever commit it has; we do not."""
-    import datasets
+            return str(HfApi().dataset_info(self.dataset, revision=self.revision, timeout=20).sha)
+        except Exception as error:  # the hub's clients raise many unrelated types
+            raise Unavailable(self.failure.replace("{reason}", reason(error))) from error
 
-    loaded = datasets.load_dataset(dataset, name=config, split=split, revision=commit)
-    cached = {Path(file["filename"]).parent.name for file in loaded.cache_files}  # named by commit
-    if others := sorted(name for name in cached if _COMMIT.fullmatch(name) and name != commit):
-        raise OelmError(
-            f"dataset {dataset} is cached at commit {others[0]}, not at {commit}, and the hub cannot be reached; "
-            "try again with a network, or with files of your own"
-        )
-    return loaded
+    def load(self, split: str) -> Any:
+        """A split at the commit. Without a network, `datasets` takes whatever commit it has; we do not."""
+        import datasets
+
+        commit = self.commit
+        try:
+            loaded = datasets.load_dataset(self.dataset, name=self.config, split=split, revision=commit)
+        except Exception as error:
+            raise Unavailable(self.failure.replace("{reason}", reason(error))) from error
+        cached = {Path(file["filename"]).parent.name for file in loaded.cache_files}  # named by commit
+        if others := sorted(name for name in cached if _COMMIT.fullmatch(name) and name != commit):
+            raise OelmError(
+                f"dataset {self.dataset} is cached at commit {others[0]}, not at {commit}, and the hub cannot be "
+                "reached; try again with a network, or with files of your own"
+            )
+        return loaded
 
 
 @dataclass(frozen=True)
@@ -63,7 +81,15 @@ class HubSource(Source):
     revision: str | None
     seed: int
     first: dict[str, int] = dataclasses.field(default_factory=dict)  # only so many documents of a split
-    _commit: list[str] = dataclasses.field(default_factory=list, compare=False, repr=False)
+
+    @cached_property
+    def _there(self) -> HubDataset:
+        at = f" at revision {self.revision!r}" if self.revision else ""
+        failure = (
+            f"dataset {self.corpus.hub}{at} could not be reached on the hub ({{reason}}); "
+            f"a local copy works in its place: oelm data prepare PATH --name {self.name}"
+        )
+        return HubDataset(str(self.corpus.hub), self.corpus.config, self.revision, failure)
 
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {"source": self.corpus.hub, "config": self.corpus.config, "revision": self.revision}
@@ -77,41 +103,16 @@ class HubSource(Source):
             "dataset": self.corpus.hub,
             "config": self.corpus.config,
             "requested_revision": self.revision,
-            "revision": self._resolved(),
+            "revision": self._there.commit,
         }
 
     def texts(self, split: str) -> Iterator[tuple[str, float | None]]:
         carved = self.corpus.validation_fraction
-        dataset = self._load("train" if carved is not None else split)
-        column = self.corpus.field
+        dataset, column = self._there.load("train" if carved is not None else split), self.corpus.field
+        if column not in dataset.column_names:
+            raise OelmError(f"dataset {self.corpus.hub} has no column {column!r}: {dataset.column_names}")
         rows: Iterator[str] = (text for batch in dataset.iter(batch_size=1000) for text in batch[column])
         if self.corpus.rows_are_lines:
             rows = joined_rows(rows)
         kept = (text for text in (rows if carved is None else carve(rows, split, carved, self.seed)) if text)
         yield from ((text, None) for text in islice(kept, self.first.get(split)))
-
-    def _load(self, split: str) -> Any:
-        try:
-            dataset = load_at(str(self.corpus.hub), self.corpus.config, split, self._resolved())
-        except OelmError:
-            raise
-        except Exception as error:  # the hub's clients raise many unrelated types
-            raise self._unreachable(error) from error
-        if self.corpus.field not in dataset.column_names:
-            raise OelmError(f"dataset {self.corpus.hub} has no column {self.corpus.field!r}: {dataset.column_names}")
-        return dataset
-
-    def _resolved(self) -> str:
-        if not self._commit:
-            try:
-                self._commit.append(commit_of(str(self.corpus.hub), self.revision))
-            except Exception as error:
-                raise self._unreachable(error) from error
-        return self._commit[0]
-
-    def _unreachable(self, error: Exception) -> OelmError:
-        at = f" at revision {self.revision!r}" if self.revision else ""
-        return Unavailable(
-            f"dataset {self.corpus.hub}{at} could not be reached on the hub ({reason(error)}); "
-            f"a local copy works in its place: oelm data prepare PATH --name {self.name}"
-        )

@@ -12,13 +12,13 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oelm.data.hub import commit_of, load_at
-from oelm.errors import OelmError, Unavailable, unknown
+from oelm.data.hub import HubDataset
+from oelm.errors import OelmError, unknown
 from oelm.files import file_hash
-from oelm.hub import reason
 from oelm.validation import plain_number, require_name
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
@@ -118,7 +118,6 @@ class TaskSource:
     language: str | None = None
     validation: str | None = None
     revision: str | None = None
-    _commit: list[str] = dataclasses.field(default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.language and not self.task.languages:
@@ -133,11 +132,11 @@ class TaskSource:
         task = {"texts": list(self.task.texts), "label": self.task.label, "classes": list(self.task.classes)}
         if self.path is not None:
             return task | {split: file_hash(self._file(name)) for split, name in self.splits.items()}
-        return task | {"hub": self.task.hub, "config": self._config(), "revision": self._resolved(), **self.splits}
+        return task | {"hub": self.task.hub, "config": self._config(), "revision": self._there.commit, **self.splits}
 
     def provenance(self) -> dict[str, Any]:
         if self.path is None:
-            return {"kind": "hub", "dataset": self.task.hub, "config": self._config(), "revision": self._resolved()}
+            return {"kind": "hub", "dataset": self.task.hub, "config": self._config(), "revision": self._there.commit}
         files = {split: self._file(name) for split, name in self.splits.items()}
         return {"kind": "files", **{s: {"file": f.name, "sha256": file_hash(f)} for s, f in files.items()}}
 
@@ -198,7 +197,7 @@ class TaskSource:
     def _values(self, split: str, columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
         if self.path is not None:
             return read_columns(self._file(self.splits[split]), columns)
-        dataset = self._load(self.splits[split])
+        dataset = self._there.load(self.splits[split])
         missing = [column for column in columns if column not in dataset.column_names]
         if missing:
             raise _no_column(self._where(split), missing, dataset.column_names)
@@ -230,31 +229,15 @@ class TaskSource:
     def _config(self) -> str | None:
         return self.language if self.task.languages and self.language else self.task.config
 
-    def _load(self, split: str) -> Any:
-        commit = self._resolved()
-        try:
-            return load_at(str(self.task.hub), self._config(), split, commit)
-        except OelmError:
-            raise
-        except Exception as error:  # the hub's clients raise many unrelated types
-            raise self._unreachable(error) from error
-
-    def _resolved(self) -> str:
-        """The commit, so that the manifest says exactly what was read."""
+    @cached_property
+    def _there(self) -> HubDataset:
         if not self.task.hub:
             raise OelmError(f"task {self.task.name!r} is on no hub; say where its files are (--data-path)")
-        if not self._commit:
-            try:
-                self._commit.append(commit_of(self.task.hub, self.revision or self.task.revision))
-            except Exception as error:
-                raise self._unreachable(error) from error
-        return self._commit[0]
-
-    def _unreachable(self, error: Exception) -> OelmError:
-        return Unavailable(
-            f"dataset {self.task.hub} ({self._config()}) could not be had from the hub ({reason(error)}); "
+        failure = (
+            f"dataset {self.task.hub} ({self._config()}) could not be had from the hub ({{reason}}); "
             f"a folder with {FILES} works in its place (--data-path)"
         )
+        return HubDataset(self.task.hub, self._config(), self.revision or self.task.revision, failure)
 
 
 def _missing(label: Any) -> bool:

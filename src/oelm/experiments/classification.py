@@ -1,4 +1,4 @@
-"""The one place where a classification experiment becomes run configs: its task prepared, its encoder named."""
+"""The data of a classification experiment: its task prepared for its encoder."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from oelm.data.tasks import TaskSource, find_task
 from oelm.data.tokens import data_directory
 from oelm.errors import OelmError
 from oelm.experiments.entries import Experiment
-from oelm.experiments.plan import PlannedRun, PreparedData, plan
+from oelm.experiments.plan import PreparedData
 from oelm.experiments.sources import data_root
 from oelm.files import write_atomically
 from oelm.training.config import with_settings
@@ -25,22 +25,8 @@ from oelm.training.config import with_settings
 TOY_ROWS = {"train": 96, "validation": 24}
 
 
-def plan_classification(
-    experiment: Experiment,
-    root: Path,
-    *,
-    seeds: Sequence[int] | None = None,
-    settings: Sequence[str] = (),
-    data_root_given: Path | None = None,
-    threads: int | None = None,
-    prepare_data: bool = True,
-) -> list[PlannedRun]:
-    """As `plan`, for an encoder on a task. `--set model.encoder=FOLDER` puts another encoder in the catalog's place."""
-    data = _prepared(experiment, settings, data_root_given) if prepare_data else PreparedData(_folder(experiment))
-    return plan(experiment, data, root, threads=threads, seeds=seeds, settings=settings)
-
-
-def _prepared(experiment: Experiment, settings: Sequence[str], given: Path | None) -> PreparedData:
+def prepare_rows(experiment: Experiment, settings: Sequence[str], given: Path | None) -> PreparedData:
+    """Its rows, tokenised; `--set model.encoder=FOLDER` puts another encoder in the catalog's place."""
     task = experiment.task
     assert task is not None
     model = with_settings({"model": experiment.model}, [s for s in settings if s.startswith("model.")])["model"]
@@ -70,6 +56,11 @@ def _files(experiment: Experiment, given: Path | None) -> Path | None:
     if not (local / experiment.dataset).is_dir():
         raise OelmError(f"{local} has no folder {experiment.dataset!r}; put train.tsv and validation.tsv into it")
     return local / experiment.dataset
+
+
+def expected(experiment: Experiment) -> PreparedData:
+    """Where the rows are or will be, without preparing them."""
+    return PreparedData(_folder(experiment))
 
 
 def _folder(experiment: Experiment) -> Path:

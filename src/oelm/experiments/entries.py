@@ -126,11 +126,6 @@ def suites() -> dict[str, list[str]]:
     return {name: list(dict.fromkeys(_members(name))) for name in read("suites")}
 
 
-def load(name: str) -> Experiment:
-    """An experiment as it stands in the catalog, that is at scale full."""
-    return experiment(name)
-
-
 def experiment(name: str, scale: str = "full") -> Experiment:
     """An experiment by its name, ignoring case, as it is at a scale."""
     known = {entry.lower(): entry for entry in _entries()}

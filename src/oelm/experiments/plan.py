@@ -12,10 +12,7 @@ from typing import Any
 
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
-from oelm.experiments.entries import Experiment as Experiment
-from oelm.experiments.entries import Variant, merged
-from oelm.experiments.entries import catalog as catalog
-from oelm.experiments.entries import load as load
+from oelm.experiments.entries import Experiment, Variant, merged
 from oelm.runs import config_differences, find_runs, folder_name
 from oelm.training.config import RunConfig, with_settings
 

@@ -10,10 +10,9 @@ from typing import Any
 from oelm.data.labelled import MANIFEST
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
-from oelm.experiments import sources
-from oelm.experiments.classification import plan_classification
+from oelm.experiments import classification, sources
 from oelm.experiments.entries import Experiment, chosen
-from oelm.experiments.plan import PlannedRun, plan, share
+from oelm.experiments.plan import PlannedRun, PreparedData, plan, share
 from oelm.files import write_json
 from oelm.freezing.methods import method
 from oelm.runs import RunFolder, config_differences
@@ -43,19 +42,13 @@ def plan_experiments(
     planned: list[PlannedRun] = []
     for experiment in experiments:
         root = out / experiment.name
-        if experiment.task is not None:
-            planned += plan_classification(
-                experiment,
-                root,
-                seeds=seeds,
-                settings=settings,
-                data_root_given=data_root,
-                threads=threads,
-                prepare_data=prepare_data,
-            )
-            continue
-        local = sources.data_root(experiment.scale, data_root)
-        data = sources.prepare_at_scale(experiment, local, say) if prepare_data else sources.expected(experiment)
+        data: TokenData | PreparedData
+        if not prepare_data:
+            data = classification.expected(experiment) if experiment.task else sources.expected(experiment)
+        elif experiment.task:
+            data = classification.prepare_rows(experiment, settings, data_root)
+        else:
+            data = sources.prepare_at_scale(experiment, sources.data_root(experiment.scale, data_root), say)
         planned += plan(experiment, data, root, threads=threads, seeds=seeds, settings=settings)
         if prepare_data:
             write_questions(experiment, root)

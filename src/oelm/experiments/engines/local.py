@@ -5,18 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from oelm.errors import OelmError
+from oelm.experiments.engines import Engine
 from oelm.experiments.plan import PlannedRun
 from oelm.experiments.runner import Job, Slot, Watch, local_slots, run_all
 
 
 @dataclass(frozen=True)
-class Local:
-    gpus: Sequence[int] | None = None
-    slots: int | None = None
-    nproc: int = 1
-    address: str | None = None
-    scheduler_options: Sequence[str] = ()
-
+class Local(Engine):
     def __post_init__(self) -> None:
         if self.address is not None or self.scheduler_options:
             raise OelmError("--address is for --engine ray and --slurm for --engine slurm; leave them out")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oelm.errors import OelmError
+from oelm.experiments.engines import Engine
 from oelm.experiments.engines.cluster import Scheduler, require, run_on, work
 from oelm.experiments.plan import PlannedRun
 from oelm.experiments.runner import Job, Watch
@@ -16,13 +17,7 @@ Whoever can reach a Ray cluster can run anything on it."""
 
 
 @dataclass(frozen=True)
-class Ray:
-    gpus: Sequence[int] | None = None
-    slots: int | None = None
-    nproc: int = 1
-    address: str | None = None
-    scheduler_options: Sequence[str] = ()
-
+class Ray(Engine):
     def __post_init__(self) -> None:
         if self.gpus is not None or self.slots is not None:
             raise OelmError("--gpus and --slots are for --engine local; Ray knows the cluster's GPUs and cores")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oelm.errors import OelmError
+from oelm.experiments.engines import Engine
 from oelm.experiments.engines.cluster import Process, Scheduler, require, run_on, work
 from oelm.experiments.plan import PlannedRun
 from oelm.experiments.runner import Job, Watch
@@ -47,23 +48,13 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Slurm:
-    gpus: Sequence[int] | None = None
-    slots: int | None = None
-    nproc: int = 1
-    address: str | None = None
-    scheduler_options: Sequence[str] = ()
-    """submitit parameters, e.g. slurm_partition=gpu or timeout_min=600."""
+class Slurm(Engine):
     cluster: str = "slurm"
     """submitit's name of it; "local" runs the same jobs as processes here, for tests."""
 
     def __post_init__(self) -> None:
         if self.gpus is not None or self.slots is not None or self.address is not None:
             raise OelmError("--gpus, --slots and --address are not for --engine slurm; use --slurm KEY=VALUE")
-
-    @property
-    def threads(self) -> int | None:
-        return None
 
     @property
     def parameters(self) -> dict[str, Any]:
