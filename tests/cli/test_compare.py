@@ -43,7 +43,8 @@ def test_a_table_and_the_notes_are_printed(tmp_path):
 
 def test_narrow_terminals_see_everything(tmp_path, monkeypatch):
     make_suite(tmp_path, ("baseline", "oelm_freeze"), (0, 1))
-    monkeypatch.setattr(console, "command_console", lambda: console.WholeConsole(width=60))
+    whole = console.WholeConsole
+    monkeypatch.setattr(console, "WholeConsole", lambda **options: whole(**{**options, "width": 60}))
     result = run(tmp_path)
     assert max(map(len, result.stdout.splitlines())) <= 60
     assert "[0.944, 0.969]" in result.stdout

@@ -14,8 +14,8 @@ COMMANDS = ["methods", "experiments", "inspect demo", "estimate --size tiny", "r
 
 def printed(command: str, columns: int | None = None, monkeypatch=None) -> str:
     if columns is not None:  # as on a terminal of that width
-        opened = lambda **options: console.WholeConsole(highlight=False, width=columns, **options)  # noqa: E731
-        monkeypatch.setattr(console, "command_console", opened)
+        whole = console.WholeConsole
+        monkeypatch.setattr(console, "WholeConsole", lambda **options: whole(**{**options, "width": columns}))
     out = CliRunner(env={"COLUMNS": "80"}).invoke(app, command.split())
     assert out.exit_code == 0, out.output
     return out.output
@@ -30,6 +30,7 @@ def characters(text: str) -> Counter:
 def test_a_command_prints_as_much_into_40_columns_as_into_a_pipe(command, monkeypatch):
     whole = printed(command)
     narrow = printed(command, 40, monkeypatch)
+    assert narrow != whole
     assert len(narrow.splitlines()) >= len(whole.splitlines())
     if command not in ("methods", "inspect demo"):  # where a table's header or frame breaks differently
         assert max(map(len, whole.splitlines())) > 40
