@@ -102,7 +102,7 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
             if reason := _unfit(arm):
                 left_out.append(f"{arm.label} on {comparison.dataset} ({comparison.model}): {reason}")
                 continue
-            evidence.append(_evidence(loaded, comparison, arm, name, budget))
+            evidence.append(_evidence(comparison, arm, name, budget))
             methods.setdefault(name, _in_fractions(arm))
     for run in _without_an_arm(loaded, failed, kind, task):
         if known := names.get(run.method_key):
@@ -161,7 +161,7 @@ def _unfit(arm: Arm) -> str | None:
     return None if gap_of(arm) else f"it has no seed in common with {arm.baseline.label}"
 
 
-def _evidence(loaded: Loaded, comparison: Comparison, arm: Arm, name: str, budget: float) -> Evidence:
+def _evidence(comparison: Comparison, arm: Arm, name: str, budget: float) -> Evidence:
     time, gap = step_time(arm), gap_of(arm)
     timed = time if time and time.interleaved else None
     assert gap is not None and arm.baseline is not None

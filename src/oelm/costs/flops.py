@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-GROUPS = ("qk", "vo", "ffn", "head", "attention")
 BLOCK_MATRICES = ("qk", "vo", "ffn")
 
 
@@ -27,7 +26,6 @@ class Matmul:
     weights: int
     trained: float = True
     """Whether it has a gradient of its own, or at which share of the steps."""
-    input_needs_gradient: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,7 @@ def count(matmuls: Iterable[Matmul], attention_forward: int = 0) -> Flops:
     for matmul in matmuls:
         once = 2 * matmul.weights
         forward[matmul.group] = forward.get(matmul.group, 0) + once
-        passes = matmul.input_needs_gradient + matmul.trained
-        backward[matmul.group] = backward.get(matmul.group, 0) + round(passes * once)
+        backward[matmul.group] = backward.get(matmul.group, 0) + round((1 + matmul.trained) * once)
     if attention_forward:
         forward["attention"] = attention_forward
         backward["attention"] = 2 * attention_forward

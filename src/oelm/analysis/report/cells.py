@@ -156,10 +156,6 @@ def best_trained(record: ArmRecord, t: Texts) -> str:
     return f"{_against(rival, record, t)}{FOLD}{t('against', baseline=rival.label)}" if rival else NONE
 
 
-def flops(record: ArmRecord, t: Texts) -> str:
-    return NONE if record.costs.flops_ratio is None else f"{record.costs.flops_ratio:.3f}"
-
-
 def _against(opponent: Opponent, record: ArmRecord, t: Texts) -> str:
     return gap_text(opponent.gap, record.metric, t, opponent.comparable)
 

@@ -1,7 +1,5 @@
 """What must be said under the tables: what is not comparable, not paired, not finished, not read."""
 
-from typing import Any
-
 from oelm.analysis.compare.arms import Arm, Note
 from oelm.analysis.compare.comparison import RATE
 from oelm.analysis.compare.results import Loaded
@@ -24,11 +22,7 @@ def notes(loaded: Loaded) -> list[Note]:
             said.append(Note("note_unequal", {"arms": _first_few(unequal), **where}))
         for record in comparison.records:
             for opponent in (opponent for opponent in record.opponents if opponent.differences):
-                about: dict[str, Any] = {
-                    "arm": record.label,
-                    "baseline": opponent.label,
-                    "differences": opponent.differences,
-                }
+                about = {"baseline": opponent.label, "differences": opponent.differences}
                 said.append(Note("note_not_comparable", {"arm": record.label, **about}))
         for arm in comparison.arms:
             if arm.rates and not arm.at_best_rate:

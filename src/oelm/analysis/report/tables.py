@@ -29,7 +29,7 @@ def summary_table(loaded: Loaded, lang: str = "en") -> Table:
         Column("equal", cells.equal_gap),
         Column("verdict", cells.verdict, right=False),
         Column("step_time", cells.step_time),
-        Column("flops_ratio", cells.flops),
+        Column("flops_ratio", cells.cost("flops_ratio", ".3f")),
     ]
     return Table("summary", columns, _all(loaded), t, _place)
 
@@ -159,7 +159,7 @@ _TIME_COLUMNS = [
     _METHOD,
     Column("step_time", cells.step_time),
     Column("step_seconds", cells.step_seconds),
-    Column("flops_ratio", cells.flops),
+    Column("flops_ratio", cells.cost("flops_ratio", ".3f")),
     Column("block_flops_ratio", cells.cost("block_flops_ratio", ".3f")),
 ]
 _RUN_COLUMNS = [

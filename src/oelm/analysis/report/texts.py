@@ -66,9 +66,6 @@ class Texts:
     def clauses(self, parts: list[str]) -> str:
         return ("；" if self.lang == "zh" else "; ").join(parts)
 
-    def list_sentences(self, parts: list[str]) -> str:
-        return self.clauses(parts) + ("。" if self.lang == "zh" else ".")
-
     def join(self, sentences: list[str]) -> str:
         return ("" if self.lang == "zh" else " ").join(sentences)
 
