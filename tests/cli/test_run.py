@@ -18,7 +18,7 @@ def planned(monkeypatch):
         raise OelmError("far enough")
 
     monkeypatch.setattr("oelm.experiments.suite.plan_experiments", plan)
-    monkeypatch.setattr("oelm.training.tracking.require_installed", lambda names: None)
+    monkeypatch.setattr("oelm.cli.run.require_installed", lambda names: None)
 
     def run(*words):
         result = CliRunner().invoke(app, ["run", "GPT-01", "--scale", "smoke", "--slots", "1", *words])

@@ -56,7 +56,10 @@ def load(what: str | Path, which: str = checkpoints.BEST, **options: Any) -> Sub
     checkpoint = checkpoints.resolve(path, which)
     run = RunFolder(checkpoint.path.parent.parent)
     with checkpoint.being_read():
-        model, tokenizer = _opened(str(checkpoint.path), str(what), {**options, "local_files_only": True})
+        try:
+            model, tokenizer = _opened(str(checkpoint.path), str(what), {**options, "local_files_only": True})
+        except OSError as error:  # what transformers says of a file that it cannot parse
+            raise OelmError(f"checkpoint {checkpoint.path} is damaged: {reason(error, checkpoint.path)}") from None
         end = end_of_text_id(tokenizer)
         known, room = run if run.config_file.is_file() else None, model.config.max_position_embeddings
         return Subject(str(what), model, tokenizer, room, end, end, known, checkpoint.step)
@@ -85,7 +88,7 @@ def _opened(folder: str, name: str, options: dict[str, Any]) -> tuple[Any, "Toke
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    kind = "".join(AutoConfig.from_pretrained(folder).architectures or [])
+    kind = "".join(AutoConfig.from_pretrained(folder, trust_remote_code=False).architectures or [])
     if any(word in kind for word in NOT_CAUSAL):
         what = "a classifier" if "Classification" in kind else "no causal language model"
         raise OelmError(f"{name} is {what} ({kind}); it writes no text")
