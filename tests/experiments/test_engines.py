@@ -83,7 +83,9 @@ def test_a_local_ray_cluster_cannot_be_reached_from_outside(workplace, monkeypat
         "import os; from oelm.experiments.engines import find_engine; from processes import reachable_from_outside\n"
         "find_engine('ray').run([], watch=lambda jobs: print(*reachable_from_outside(os.getpid())))"
     )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(Path(__file__).parents[1])]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[1])])
+    )
     said = spawn([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True).communicate(timeout=120)[0]
     outside, listening = said.split()
     assert outside == "[]" and int(listening) > 0
