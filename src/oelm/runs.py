@@ -81,12 +81,14 @@ class RunFolder:
         self.status_file = self.path / "status.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.clock_file = self.path / "clock.jsonl"
+        self.samples_file = self.path / "samples.jsonl"
         self.timing_file = self.path / "timing_stats.json"
         self.freeze_file = self.path / "freeze.json"
         self.log_file = self.path / "training.log"
         self.output_file = self.path / "output.txt"
         self.result_file = self.path / "result.json"
         self.checkpoints = self.path / "checkpoints"
+        self._row_files = (self.metrics_file, self.clock_file, self.samples_file)
         self.lock_file = self.path / ".lock"
         self.claim_file = self.path / ".claim"
 
@@ -249,10 +251,13 @@ class RunFolder:
     def append_clock(self, row: dict[str, Any]) -> None:
         _append(self.clock_file, row)
 
+    def append_sample(self, row: dict[str, Any]) -> None:
+        _append(self.samples_file, row)
+
     def sync_records(self) -> Seals:
         """Have the disk hold every row, before a checkpoint claims that they are there; what it may claim."""
         seals = {}
-        for file in (self.metrics_file, self.clock_file):
+        for file in self._row_files:
             if file.exists():
                 sync(file)
             seals[file.name] = seal_rows(file)
@@ -263,8 +268,8 @@ class RunFolder:
 
         What a checkpoint has sealed must still be there as it was. Checkpoints of before have no `seals`.
         """
-        for file in (self.metrics_file, self.clock_file):
-            kept = rows_until(file, step, seals and seals[file.name])
+        for file in self._row_files:
+            kept = rows_until(file, step, seals and seals.get(file.name))
             if kept != (read_bytes(file) or b""):
                 write_atomically(file, kept)
 

@@ -116,7 +116,7 @@ def _checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
 
 def _samples(folder: RunFolder) -> list[dict[str, Any]]:
     """Texts the model wrote on the way, last first: rows of `samples.jsonl`, if the run recorded any."""
-    file = folder.path / "samples.jsonl"
+    file = folder.samples_file
     if not file.is_file():
         return []
     require_plain_file(file, 64 * MEGABYTE)

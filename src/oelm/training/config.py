@@ -162,6 +162,7 @@ class RuntimeSection(Section):
     nproc: int = setting(1, "processes (GPUs) on this machine; they share each batch", ge=1, le=4096)
     strategy: Literal["ddp", "fsdp"] = setting("ddp", "of several processes: ddp (a copy each) or fsdp (a shard each)")
     gradient_checkpointing: bool = setting(False, "less memory, about a third more computation, the same result")
+    sample: str | None = setting(None, "a prompt: at every validation keep what the model writes after it")
     trackers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
         default_factory=list,
         description="trackers: tensorboard, wandb, mlflow or trackio, repeatable; default: none",

@@ -37,6 +37,7 @@ from oelm.training.optimizer import (
     set_learning_rate,
 )
 from oelm.training.reporting import Progress, Reporter
+from oelm.training.samples import sampler
 from oelm.training.step import TrainingStep, autocast
 from oelm.training.timing import PUBLISHED_WARMUP, StepTimer
 
@@ -124,6 +125,7 @@ class Trainer:
         self.take_step = TrainingStep(
             self.objective, self.settings, self.device, self.timer, self.world, self._require_number
         )
+        self.write_sample = sampler(parts)
         self.reporter = Reporter(parts, folder, self.timer, progress, started)
         if checkpoint is not None:
             with checkpoint.being_read():
@@ -246,6 +248,9 @@ class Trainer:
         scored = self.settings.score == "best"
         values = self._validate(whole=scored)
         self.reporter.log_validation(self.step, values)
+        if self.write_sample is not None:
+            row = {"step": self.step, "prompt": self.config.runtime.sample, "text": self.write_sample(self.model)}
+            self.folder.append_sample(row)
         if scored and self.objective.headline == "accuracy":
             improved = values["accuracy"] > self.best.get("accuracy", -1)
         else:

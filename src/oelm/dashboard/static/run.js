@@ -152,7 +152,7 @@ export function run(view, board, state, [id]) {
   }
 
   function samplesCard() {
-    if (!found.samples || !found.samples.length) return null;
+    if (!found.samples || !found.samples.length) return found.result && "accuracy" in found.result.final ? null : card("samples", h("p", { class: "muted" }, t("no_samples")));
     const sample = (one) => h("figure", {},
       h("figcaption", {}, `${t("step")} ${one.step === null ? "–" : number(one.step, 0)}`), h("blockquote", {}, h("b", {}, one.prompt), one.text));
     return h("section", { class: "card wide" }, h("h2", {}, t("samples")), h("div", { class: "samples" }, found.samples.map(sample)));

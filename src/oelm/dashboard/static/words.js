@@ -146,6 +146,7 @@ const WORDS = {
   best: ["best", "最佳"],
   latest: ["latest", "最新"],
   samples: ["Samples over training", "训练过程中的样例"],
+  no_samples: ["None were asked for. oelm train --sample \"Once upon a time\" keeps one text at every validation.", "未要求样例。oelm train --sample \"Once upon a time\" 会在每次验证时保留一段文本。"],
   log: ["Log", "日志"],
   no_log: ["Nothing was logged yet.", "尚无日志。"],
   config: ["Configuration", "配置"],
