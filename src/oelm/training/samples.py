@@ -1,9 +1,9 @@
 """Texts that a model writes while it is being trained: one at every validation, kept in `samples.jsonl`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import nn
 
 from oelm.data.tokenization import end_of_text_id, load_tokenizer
 from oelm.errors import OelmError
@@ -13,7 +13,7 @@ LONGEST = 60
 """Tokens of a sample."""
 
 
-def sampler(parts: Parts) -> Callable[[nn.Module], str] | None:
+def sampler(parts: Parts) -> Callable[[Any], str] | None:
     """What lets a model write after the run's `sample` prompt, or None if none is asked for (here).
 
     The likeliest token each time: nothing is drawn, so a run with samples computes what one without them computes.
@@ -31,7 +31,7 @@ def sampler(parts: Parts) -> Callable[[nn.Module], str] | None:
     context = parts.objective.tokens_per_batch // parts.config.training.batch_size
 
     @torch.no_grad()
-    def write(model: nn.Module) -> str:
+    def write(model: Any) -> str:
         ids = list(given)
         for _ in range(LONGEST):
             inputs = torch.tensor([ids[-context:]], device=parts.device)
