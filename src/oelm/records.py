@@ -9,7 +9,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -90,13 +90,11 @@ def read_rows(file: Path, *required: str, having: bytes = b"", last_bytes: int |
 
     `having` leaves out lines without these bytes; `last_bytes` reads the end of the file only.
     """
-    *lines, last = (read_bytes(file, last_bytes) or b"").split(b"\n")
+    content = read_bytes(file, last_bytes) or b""
     if last_bytes is not None:
-        lines = lines[1:]  # which begins anywhere
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if having not in line:
-            continue
+        content = content.partition(b"\n")[2]  # the first line begins anywhere
+    rows, last = [], content[content.rfind(b"\n") + 1 :]
+    for number, line in _lines(content, having):
         where = f"{file}, line {number},"
         row = _parsed(where, line)
         _require_keys(where, row, required)
@@ -134,14 +132,20 @@ def lines_with(content: bytes, word: str) -> bytes:
     >>> lines_with(b'{"kind": "train"}\\n{"kind": "validation"}\\n', "validation")
     b'{"kind": "validation"}\\n'
     """
-    mark, found = json.dumps(word).encode(), []
-    place = content.find(mark)
-    while place >= 0:
-        start, end = content.rfind(b"\n", 0, place) + 1, content.find(b"\n", place)
-        end = len(content) if end < 0 else end + 1
-        found.append(content[start:end])
-        place = content.find(mark, end)
-    return b"".join(found)
+    return b"".join(line + b"\n" for _, line in _lines(content + b"\n", json.dumps(word).encode()))
+
+
+def _lines(content: bytes, having: bytes) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of every line that ends and has these bytes, without a look at the others."""
+    if not having:
+        yield from enumerate(content.split(b"\n")[:-1], 1)
+        return
+    number, end = 1, 0
+    while (place := content.find(having, end)) >= 0 and (stop := content.find(b"\n", place)) >= 0:
+        start = content.rfind(b"\n", 0, place) + 1
+        number += content.count(b"\n", end, start)
+        yield number, content[start:stop]
+        number, end = number + 1, stop + 1
 
 
 def parsed(lines: bytes) -> list[Any]:
