@@ -197,6 +197,11 @@ def test_the_language_switches_and_stays(tab, serve, tmp_path):
     shows(tab, "判定")
     tab.get_by_role("link", name="总览").click()
     shows(tab, "已完成")
+    tab.goto(f"{tab.url.split('#')[0]}#/claims")
+    shows(tab, "原研究的论断")
+    titles = tab.locator(".claim h2")
+    titles.first.wait_for()
+    assert [title for title in titles.all_inner_texts() if title.isascii()] == []
 
 
 def test_words_of_others_stay_words(tab, serve, tmp_path):

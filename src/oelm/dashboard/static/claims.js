@@ -1,7 +1,8 @@
 // The original study's claims: what was published, what follows from it, what we measured, and the verdict.
 
 import { ask, empty, h, keep } from "./dom.js";
-import { t, word } from "./words.js";
+import { TITLES } from "./claims.zh.js";
+import { language, t, word } from "./words.js";
 
 export function claims(view, board, state) {
   let found = [];
@@ -25,7 +26,7 @@ export function claims(view, board, state) {
   function claim(one) {
     const lines = ["published", "follows", "ours", "reason"].filter((key) => one[key]);
     return h("article", { class: "claim" },
-      h("div", { class: "claim-head" }, h("span", { class: `verdict ${look(one.verdict)}` }, word(one.verdict)), h("h2", {}, one.claim)),
+      h("div", { class: "claim-head" }, h("span", { class: `verdict ${look(one.verdict)}` }, word(one.verdict)), h("h2", {}, (language() === "zh" && TITLES[one.id]) || one.claim)),
       h("dl", {}, lines.flatMap((key) => [h("dt", {}, t(key)), h("dd", { class: key }, one[key])])));
   }
 

@@ -162,7 +162,7 @@ const WORDS = {
   of: ["of", "/"],
   // Claims
   claims_title: ["The original study's claims", "原研究的论断"],
-  claims_text: ["Each claim with the arithmetic that follows from its own figures and, where there are finished runs here, ours.", "每条论断、由其自身数字推出的算术结果，以及（若此处有已完成的运行）我们的数据。"],
+  claims_text: ["Each claim with the arithmetic that follows from its own figures and, where there are finished runs here, ours.", "每条论断、由其自身数字推出的算术结果，以及（若此处有已完成的运行）我们的数据。算式保留英文。"],
   published: ["published", "原文"],
   follows: ["follows", "推算"],
   ours: ["ours", "我们的"],
