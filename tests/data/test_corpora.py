@@ -33,6 +33,10 @@ def write(path: Path, texts: list[str]) -> Path:
     suffixes = path.suffixes
     if suffixes[0] == ".txt":
         raw = "".join(f"{text}\n<|endoftext|>\n" for text in texts).encode()
+    elif suffixes[0] in (".csv", ".tsv"):
+        tabs = suffixes[0] == ".tsv"  # which has no quotation marks, so no text of several lines
+        rows = [f"{i}\t{text}" if tabs else f'{i},"{text}"' for i, text in enumerate(texts)]
+        raw = "\n".join(["id\ttext" if tabs else "id,text", *rows, ""]).encode()
     elif suffixes[0] == ".jsonl":
         raw = "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts)).encode()
     else:
@@ -45,13 +49,24 @@ def write(path: Path, texts: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("packing", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet", "csv", "tsv"])
 def test_every_format_gives_the_same_documents(tmp_path: Path, kind: str, packing: str) -> None:
-    write(tmp_path / f"train.{kind}{packing}", STORIES)
-    write(tmp_path / f"val.{kind}{packing}", STORIES[:1])
+    stories = STORIES[1:] if kind == "tsv" else STORIES
+    write(tmp_path / f"train.{kind}{packing}", stories)
+    write(tmp_path / f"val.{kind}{packing}", stories[:1])
     source = find_source([tmp_path])
-    assert list(documents(source, "train")) == STORIES
-    assert list(documents(source, "validation")) == STORIES[:1]
+    assert list(documents(source, "train")) == stories
+    assert list(documents(source, "validation")) == stories[:1]
+
+
+def test_a_long_document_in_a_table_is_read_whole_and_a_bad_row_is_named(tmp_path: Path) -> None:
+    long = "word " * 60_000
+    path = write(tmp_path / "train.csv", ["short", long])
+    other = write(tmp_path / "v.txt", ["held out"])
+    assert list(documents(find_source([path], validation=other), "train")) == ["short", long]
+    path.write_text("id,text\n1,yes, sir\n")
+    with pytest.raises(OelmError, match=r"train\.csv, row 1 has more fields than there are columns; is a comma"):
+        list(documents(find_source([path], validation=other), "train"))
 
 
 def test_files_compressed_in_several_pieces_are_read_to_the_end(tmp_path: Path) -> None:
@@ -110,9 +125,7 @@ def test_another_field_can_be_chosen(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"body": "hello"}\n')
     (tmp_path / "val.jsonl").write_text('{"body": "there"}\n')
     assert list(documents(find_source([tmp_path], field="body"), "train")) == ["hello"]
-    with pytest.raises(
-        OelmError, match=r"train\.jsonl line 1 has no text in field 'text' \(its fields: body\).*--field"
-    ):
+    with pytest.raises(OelmError, match=r"train\.jsonl line 1 has no column 'text' \(it has: body\).*--field"):
         list(documents(find_source([tmp_path]), "train"))
 
 
@@ -120,8 +133,8 @@ def test_another_field_can_be_chosen(tmp_path: Path) -> None:
     ("name", "raw", "message"),
     [
         ("bad.jsonl", b'{"text": "a"}\n{"text": \n', r"bad\.jsonl line 2 is not JSON"),
-        ("bad.jsonl", b'{"text": 3}\n', r"bad\.jsonl line 1 has no text"),
-        ("bad.jsonl", b'{"text": "\\ud800"}\n', r"bad\.jsonl line 1 has half a surrogate pair"),
+        ("bad.jsonl", b'{"text": 3}\n', r"bad\.jsonl, row 1 has no text in column 'text' but 3"),
+        ("bad.jsonl", b'{"text": "\\ud800"}\n', r"bad\.jsonl, row 1 has half a surrogate pair"),
         ("bad.txt", b"good\ngood\nb\xffd\n", r"bad\.txt line 3 is not UTF-8"),
         ("cut.txt", "tree 🌳".encode()[:-1], r"cut\.txt line 1 is not UTF-8"),
         ("empty.txt", b"\n \n", r"empty\.txt holds no text"),
@@ -203,7 +216,7 @@ def test_what_cannot_be_found_is_told_with_the_way_out(tmp_path: Path) -> None:
         find_source(["tinystorys"])
     with pytest.raises(OelmError, match=r"'nowhere/text\.txt' does not exist"):
         find_source(["nowhere/text.txt"])
-    with pytest.raises(OelmError, match=r"no training text; expected train\.txt"):
+    with pytest.raises(OelmError, match=r"no training text; expected train\.txt, \.jsonl, \.csv"):
         find_source([tmp_path])
     (tmp_path / "paper.pdf").write_bytes(b"x")
     with pytest.raises(OelmError, match=r"paper\.pdf' has no known format; known: \.txt"):

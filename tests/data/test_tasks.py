@@ -11,7 +11,8 @@ import torch
 import oelm
 from oelm.data.labelled import TaskData, prepare_task
 from oelm.data.order import GROUPED, GroupedOrder
-from oelm.data.tasks import TaskSource, find_task, read_columns
+from oelm.data.rows import read_columns
+from oelm.data.tasks import TaskSource, find_task
 from oelm.data.tokenization import load_tokenizer
 
 ROWS = [("a fine film", 1), ("a dull film", 0), ('he said "no', 0), ("fine , really fine", 1)] * 3
@@ -112,7 +113,7 @@ def test_a_subset_is_a_fixed_choice_of_rows(tmp_path):
         ([], "sentence\tlabel", r"train.tsv has no rows"),
         ([("fine", 2)], "sentence\tlabel", r"train.tsv, row 1: label '2' is not one of negative, positive"),
         ([("fine", "good")], "sentence\tlabel", r"row 1: label 'good' is not one of"),
-        ([("fine", 1)], "text\tlabel", r"train.tsv has no column 'sentence'; it has: text, label. .*--text-column"),
+        ([("fine", 1)], "text\tlabel", r"train.tsv has no column 'sentence' \(it has: text, label\).*--text-column"),
         ([("fine", 1)], "sentence\tmood", r"has no column 'label'"),
         ([("fine", "")], "sentence\tlabel", r"row 1: a value of sentence, label is missing"),
         ([("a\ttab", 1)], "sentence\tlabel", r"row 1 has more fields than there are columns; is a tab of the text"),

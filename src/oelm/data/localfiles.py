@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oelm.data.rows import text_format
 from oelm.data.sources import SPLITS, Source, carve
-from oelm.data.textfiles import SUFFIXES, file_documents, text_format, wikitext_documents
+from oelm.data.textfiles import SUFFIXES, file_documents, wikitext_documents
 from oelm.errors import OelmError
 from oelm.files import file_hash
 
@@ -62,7 +63,7 @@ class FilesSource(Source):
 
     def expected_bytes(self, split: str) -> int | None:
         paths = self._files(split) if self.fraction is None else self.train
-        if any(path.suffix not in (".txt", ".jsonl") for path in paths):
+        if any(path.suffix not in (".txt", ".jsonl", ".csv", ".tsv") for path in paths):
             return None  # compressed or columnar: the size on disk says little about the text
         share = 1.0 if self.fraction is None else self.fraction if split == "validation" else 1 - self.fraction
         return int(share * sum(path.stat().st_size for path in paths))
@@ -108,7 +109,7 @@ def split_paths(paths: list[Path], validation: str | Path | None) -> tuple[tuple
             )
     if not train:
         raise OelmError(
-            f"folder {str(paths[0])!r} has no training text; expected train.txt, train.jsonl or train.parquet "
+            f"folder {str(paths[0])!r} has no training text; expected train.txt, .jsonl, .csv, .tsv or .parquet "
             "(also .gz, .zst), and validation.* beside it"
         )
     return tuple(train), tuple(held_out)

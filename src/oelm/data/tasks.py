@@ -7,9 +7,7 @@ Nothing here knows about tokens.
 ('entailment', 'neutral', 'contradiction')
 """
 
-import csv
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,15 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oelm.data.hub import HubDataset
+from oelm.data.rows import SUFFIXES, is_unicode, read_columns, require_columns
 from oelm.errors import OelmError, unknown
 from oelm.files import file_hash
 from oelm.validation import plain_number, require_name
 
-SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 _OR_SUFFIXES = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
 FILES = f"a train and a validation file ({_OR_SUFFIXES})"
 _OTHER_NAMES = {"validation": ("validation", "valid", "val", "dev"), "validation_matched": ("validation", "dev")}
 _MOST_CLASSES = 1_000
+_COLUMNS = "--text-column and --label-column of oelm data task"
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ class TaskSource:
                 raise OelmError(f"{self._where(split)}, row {number}: a value of {', '.join(columns)} is missing")
             if other := [text for text in texts if not isinstance(text, str)]:
                 raise OelmError(f"{self._where(split)}, row {number}: {other[0]!r} is no text")
-            if not all(map(_is_unicode, texts)):
+            if not all(map(is_unicode, texts)):
                 raise OelmError(f"{self._where(split)}, row {number}: the text is no valid Unicode")
             if not _is_class(label):
                 raise OelmError(
@@ -196,11 +195,9 @@ class TaskSource:
 
     def _values(self, split: str, columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
         if self.path is not None:
-            return read_columns(self._file(self.splits[split]), columns)
+            return read_columns(self._file(self.splits[split]), columns, _COLUMNS)
         dataset = self._there.load(self.splits[split])
-        missing = [column for column in columns if column not in dataset.column_names]
-        if missing:
-            raise _no_column(self._where(split), missing, dataset.column_names)
+        require_columns(self._where(split), columns, dataset.column_names, _COLUMNS)
         return zip(*(dataset[column] for column in columns), strict=True)
 
     def _where(self, split: str) -> str:
@@ -260,87 +257,5 @@ def _label_name(label: Any) -> str:
     return str(int(label)) if _is_whole(label) else str(label)
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether it can be written down; half of a surrogate pair, which JSON can spell, cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _names(split: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((split, *_OTHER_NAMES.get(split, ()))))
-
-
-def read_columns(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    """The chosen columns of every row of a .tsv, .csv, .jsonl or .parquet file."""
-    try:
-        if file.suffix == ".parquet":
-            yield from _read_parquet(file, columns)
-        elif file.suffix == ".jsonl":
-            yield from _read_jsonl(file, columns)
-        else:
-            yield from _read_table(file, columns)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise OelmError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-
-
-def _read_table(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        # In GLUE's tab-separated files a quotation mark is a character like any other.
-        tabs = file.suffix == ".tsv"
-        quoting: Any = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
-        reader = csv.DictReader(stream, delimiter="\t" if tabs else ",", quoting=quoting)
-        _require_columns(file, columns, reader.fieldnames or [])
-        for number, row in enumerate(reader, start=1):
-            if None in row:
-                raise OelmError(
-                    f"{file}, row {number} has more fields than there are columns; "
-                    f"is a {'tab' if tabs else 'comma'} of the text taken for a separator?"
-                )
-            yield tuple(row[column] for column in columns)
-
-
-def _read_jsonl(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    with file.open(encoding="utf-8-sig") as stream:
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise OelmError(f"{file}, line {number} is no JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise OelmError(f"{file}, line {number} is no JSON object")
-            _require_columns(file, columns, row)
-            yield tuple(row[column] for column in columns)
-
-
-def _read_parquet(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        opened = pyarrow.parquet.ParquetFile(file)
-        _require_columns(file, columns, opened.schema_arrow.names)
-        for batch in opened.iter_batches(columns=list(columns)):
-            yield from zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
-    except pyarrow.ArrowException as error:
-        raise OelmError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-
-
-def _require_columns(file: Path, columns: tuple[str, ...], found: Iterable[str]) -> None:
-    names = list(found)
-    missing = [column for column in columns if column not in names]
-    if missing:
-        raise _no_column(str(file), missing, names)
-    if twice := [column for column in columns if names.count(column) > 1]:
-        raise OelmError(f"{file} has more than one column {twice[0]!r}; rename all but one")
-
-
-def _no_column(where: str, missing: list[str], found: Iterable[str]) -> OelmError:
-    return OelmError(
-        f"{where} has no column {' or '.join(map(repr, missing))}; it has: {', '.join(found)}. "
-        "Say which to use: oelm data task … --text-column … --label-column …"
-    )
