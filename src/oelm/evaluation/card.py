@@ -33,7 +33,8 @@ def model_card(checkpoint: Checkpoint, facts: dict[str, Any]) -> str:
         f"A `{facts['architecture']}` of {facts['parameters']:,} parameters, trained with oelm's method "
         f"`{_plain(report.method.name)}`: {_plain(report.method.summary) or 'one of its own'}. "
         f"{_REMOTE if facts['to'] == 'remote-code' else _MERGED} Its logits are within "
-        f"{facts['logit_difference']:.0e} of the training checkpoint's (step {facts['step']:,}), relative to the largest.",
+        f"{facts['logit_difference']:.0e} of the training checkpoint's (step {facts['step']:,}), "
+        "relative to the largest.",
         "",
         "## What was frozen",
         "",

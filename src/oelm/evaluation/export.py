@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 """How far a logit may be from the checkpoint's, as a share of the largest."""
 FORMATS = ("hf", "remote-code", "gguf-ready")
 GGUF = ("LlamaForCausalLM", "Qwen3ForCausalLM")
-"""What GGUF runtimes compute alike. (Their GELU is an approximation; GPT-2 and GPT-NeoX come out a little different.)"""
+"""What GGUF runtimes compute alike; their GELU is an approximation, so GPT-2 and GPT-NeoX differ a little there."""
 _SPECIAL = {
     "pad_token": ("[PAD]", "<pad>"),
     "cls_token": ("[CLS]", "<s>"),
