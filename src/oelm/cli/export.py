@@ -13,7 +13,7 @@ def export(
         str,
         typer.Option(
             help="hf: the stock architecture it equals (GPT-2, GPT-NeoX, Llama, Qwen3, or its own). remote-code: "
-            "our GPT with its source beside it, for what has no equal. gguf-ready: hf, if GGUF runtimes compute the same."
+            "our GPT with its source beside it, for what has no equal. gguf-ready: hf, where GGUF runtimes agree."
         ),
     ] = "hf",
     out: Annotated[Path | None, typer.Option(help="Folder to write; by default RUN/export.")] = None,
