@@ -1,0 +1,92 @@
+"""Which arms go on, and at which rate, by the rules of README.md: `python results/contest/choose.py`.
+
+The catalog entries of the later phases hold what this prints; a test compares them.
+"""
+
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from oelm.errors import OelmError
+from oelm.freezing.methods import method
+from oelm.runs import find_runs
+
+HERE = Path(__file__).parent
+NAMED = "signs_qk+rank=8+layers=not-first1+offset"
+"""The candidate named beforehand: it goes on whatever the screen says."""
+LEAST_SAVED, MOST, MOST_ALIKE = 0.05, 5, 2
+
+
+def main() -> None:
+    found = {}
+    for phase, choose in (("rates", rates), ("screen", leaders)):
+        try:
+            found[phase] = choose(HERE)
+        except OelmError as error:
+            found[phase] = {"not yet": str(error)}
+    json.dump(found, sys.stdout, indent=2)
+    print()
+
+
+def rates(folder: Path, phases: tuple[str, ...] = ("contest-rates", "contest-others")) -> dict[str, Any]:
+    """Every arm's perplexity by learning rate; its best one; whether that lies at an edge, so that one more is due."""
+    scores: dict[str, dict[float, float]] = {}
+    for run in _finished(folder, phases):
+        scores.setdefault(run["method"], {})[run["max_lr"]] = run["perplexity"]
+    given = Counter(tuple(sorted(of_arm)) for of_arm in scores.values())
+    common = set(given.most_common(1)[0][0]) if given else set()
+    short = sorted(arm for arm, of_arm in scores.items() if not common <= set(of_arm))
+    if short or len(common) < 3:
+        raise OelmError(f"phase 1 is not complete: {len(common)} rates, missing for {', '.join(short) or 'all arms'}")
+    best = {arm: min(of_arm, key=lambda rate: of_arm[rate]) for arm, of_arm in scores.items()}
+    edge = sorted(arm for arm, rate in best.items() if rate in (min(scores[arm]), max(scores[arm])))
+    by_rate = {f"{rate:g}": sorted(arm for arm in best if best[arm] == rate) for rate in sorted(set(best.values()))}
+    return {"best": by_rate, "at an edge": edge, "perplexity": scores}
+
+
+def leaders(folder: Path) -> list[str]:
+    """The cheap arms of the screen that go on: the best five that save enough, few of them alike, and the named one."""
+    runs = {run["method"]: run for run in _finished(folder, ("contest-screen",))}
+    if not {"baseline", NAMED} <= set(runs):
+        raise OelmError("phase 2 is not complete")
+    whole = runs["baseline"]["block_flops"]
+    cheap = [arm for arm, run in runs.items() if is_cheap(arm) and run["block_flops"] <= (1 - LEAST_SAVED) * whole]
+    chosen: list[str] = []
+    for arm in sorted(cheap, key=lambda arm: runs[arm]["perplexity"]):
+        if len(chosen) < MOST and sum(alike(arm, other) for other in chosen) < MOST_ALIKE:
+            chosen.append(arm)
+    return chosen if NAMED in chosen else [*chosen, NAMED]
+
+
+def is_cheap(arm: str) -> bool:
+    """Whether queries or keys are frozen or without weights, in some layers at least."""
+    made = method(arm)
+    return any(part.frozen for part in (made.query, made.key))
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two arms differ only in a rank or in one modifier.
+
+    >>> alike("signs_qk+rank=8+offset", "signs_qk+rank=4+offset"), alike("signs_qk+offset", "permutation_qk+offset")
+    (True, False)
+    """
+    (first, *mine), (second, *theirs) = (re.sub(r"rank=\d+", "rank", arm).split("+") for arm in (one, other))
+    return first == second and len(set(mine) ^ set(theirs)) <= 1
+
+
+def _finished(folder: Path, phases: tuple[str, ...]) -> list[dict[str, Any]]:
+    found = []
+    for phase in phases:
+        for run in find_runs(folder / phase):
+            result, training = run.result(), run.config()["training"]
+            if result:
+                facts = {"perplexity": result["final"]["perplexity"], "block_flops": result["block_flops_per_token"]}
+                found.append({"method": result["method"], "max_lr": training["max_lr"], **facts})
+    return found
+
+
+if __name__ == "__main__":
+    main()
