@@ -17,7 +17,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (once; a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) torch
-	@$(PIP) --editable '.[lab,dashboard,dev,cluster]'
+	@$(PIP) --editable '.[lab,dashboard,dev,cluster,eval]'
 	@touch $@
 
 install: $(VENV)/installed  ## create .venv and install oelm in it

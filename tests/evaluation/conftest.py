@@ -10,9 +10,9 @@ SHAPE = {"d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 64, "max_seq_le
 
 @pytest.fixture(scope="session")
 def runs(fables_folder, tmp_path_factory):
-    """Folders of the methods baseline (two seeds) and oelm_freeze (one)."""
+    """Folders of the methods baseline (two seeds), oelm_freeze with offset, and signs_qk."""
     root = tmp_path_factory.mktemp("evaluation")
-    for method, seed in (("baseline", 0), ("baseline", 1), ("oelm_freeze+offset", 0)):
+    for method, seed in (("baseline", 0), ("baseline", 1), ("oelm_freeze+offset", 0), ("signs_qk", 0)):
         config = {
             "method": method,
             "seed": seed,

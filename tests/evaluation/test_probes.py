@@ -90,6 +90,18 @@ def test_an_untrained_model_chooses_by_chance(runs):
         assert abs(row["choice"] - row["chance"]) < 4 * error
 
 
+def test_the_word_that_asks_is_no_candidate(oracle):
+    """A model that says the current word again chooses by chance among the others, not below it."""
+    oracle.model.forward = lambda ids, **_: SimpleNamespace(
+        logits=torch.nn.functional.one_hot(ids, 512) + torch.rand(*ids.shape, 512) / 2
+    )
+    torch.manual_seed(0)
+    rows = [row for row in asked(oracle, samples=120) if row["probe"] != "recall" and row["size"] == 4]
+    assert {row["probe"]: row["chance"] for row in rows} == {"induction": 1 / 3, "copy": 1 / 3, "previous": 1 / 7}
+    for row in rows:
+        assert row["accuracy"] == 0 and abs(row["choice"] - row["chance"]) < 4 * math.sqrt(0.25 / row["answers"]), row
+
+
 def test_heads_are_found_by_where_their_weight_goes(runs, monkeypatch):
     subject = load(runs / "baseline-0")
     length = 32
@@ -140,9 +152,9 @@ def test_probe_writes_a_sealed_record_a_figure_and_one_row_per_arm(runs, stock):
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
     assert [(arm["arm"], len(arm["runs"])) for arm in facts["arms"]] == [("baseline", 2), (str(stock), 1)]
-    mean = facts["arms"][0]["values"]["recall choice"]
+    mean = facts["arms"][0]["values"]["recall choice %"]
     assert mean["count"] == 2 and (mean["interval"] is None or mean["interval"]["low"] < mean["mean"])
-    record = read_json(runs / "baseline-0" / "evaluation" / "probe.json", "heads", "probes", "step")
+    record = read_json(runs / "baseline-0" / "evaluation" / "probe.json", "heads", "probes", "headlines", "step")
     assert record["step"] == 3 and record["caveat"] == probes.CAVEAT and record["fables"]["stories"] == 1
     assert (runs / "baseline-1" / "evaluation" / "heads.png").read_bytes().startswith(b"\x89PNG")
     assert not (stock / "evaluation").exists()

@@ -17,6 +17,7 @@ from oelm.cli import (
     demo,
     doctor,
     estimate,
+    evaluate,
     experiments,
     export,
     generate,
@@ -57,6 +58,7 @@ app.command("dashboard")(dashboard.dashboard)
 app.command("logs")(status.logs)
 app.command("stop")(status.stop)
 app.command("generate")(generate.generate)
+app.command("evaluate")(evaluate.evaluate)
 app.command("probe")(probe.probe)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)

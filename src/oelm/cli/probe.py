@@ -30,9 +30,9 @@ def probe(
     """Probe attention: associative recall, induction, copying, the previous token, and the heads that do it.
 
     Every model gets texts of random words of its own vocabulary. "choice" is how often the right word is the likeliest
-    among those that could be meant, "accuracy" among all tokens. Models trained on fables are also asked for the names,
-    objects and places of unread stories. A run keeps its results in evaluation/probe.json. Several models: one table,
-    means over seeds with their 95 % intervals.
+    among those that could be meant (never the word that asks), "accuracy" among all tokens. Models trained on fables
+    are also asked for the names, objects and places of unread stories. A run keeps its results in
+    evaluation/probe.json. Several models: one table, means over seeds with their 95 % intervals.
     """
     from oelm.analysis.compare.across import Measured, across
     from oelm.analysis.figures.heads import heads_figure
@@ -48,12 +48,13 @@ def probe(
         subject = load(name, checkpoint, attn_implementation="eager")
         told = fables if fables is not None else 50 if _trained_on_fables(subject.run) else 0
         record = probes.probe(subject, samples=samples, seed=seed, fables=told)
-        kept = subject.record("probe", record)
+        headlines = _headlines(record)
+        kept = subject.record("probe", {**record, "headlines": headlines})
         place = figure or (kept and kept.with_name("heads.png"))
         if place is not None:
             write_atomically(place, heads_figure(record["heads"], Path(name).name))
         records.append({"model": name, **record, "file": kept and str(kept), "figure": place and str(place)})
-        measured.append(Measured(name, subject.run, _headlines(record)))
+        measured.append(Measured(name, subject.run, headlines))
     arms = across(measured)
     if as_json:
         typer.echo(json.dumps({"models": records, "arms": arms}, indent=2))
@@ -72,14 +73,15 @@ def _headlines(record: dict[str, Any]) -> dict[str, float]:
         rows = [row for row in record["probes"] if row["probe"] == name and row["distance"] is None]
         for what in ("choice", "accuracy", "chance"):
             if rows:
-                values[f"{name} {what}"] = sum(row[what] for row in rows) / len(rows)
+                values[f"{name} {what} %"] = 100 * sum(row[what] for row in rows) / len(rows)
     for name in ("induction", "previous"):
         shares = [share for layer in record["heads"][name] for share in layer if share is not None]
         if shares:
-            values[f"{name} head"] = max(shares)
+            values[f"{name} head %"] = 100 * max(shares)
     for row in record.get("fables", {}).get("rows", []):
         if row["distance"] is None:
-            values |= {f"fables {row['kind']}": row["accuracy"], f"fables {row['kind']} nearest": row["nearest"]}
+            kind = f"fables {row['kind']}"
+            values |= {f"{kind} recalled %": 100 * row["accuracy"], f"{kind} nearest %": 100 * row["nearest"]}
     return values
 
 
@@ -104,5 +106,5 @@ def _print(records: list[dict[str, Any]], arms: list[dict[str, Any]]) -> None:
             console.print(f"layer {head['layer']} head {head['head']}: {head['kind']} head, {head['share']:.0%}")
         console.print(*(f"written: {one[what]}" for what in ("file", "figure") if one[what]), sep="\n")
     else:
-        console.print(arms_table(arms, "accuracy", percent=True), "")
+        console.print(arms_table(arms, " accuracy %"), "")
     console.print(records[0]["caveat"], style="dim")

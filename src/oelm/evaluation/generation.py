@@ -52,13 +52,10 @@ def write(
 
 
 def _streamer(subject: Subject, stream: Callable[[str], None]) -> Any:
-    from transformers import PreTrainedTokenizerFast, TextStreamer
+    from transformers import TextStreamer
 
-    tokenizer: Any = PreTrainedTokenizerFast(
-        tokenizer_object=subject.tokenizer, eos_token=subject.tokenizer.id_to_token(subject.end)
-    )
     how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-    streamer: Any = TextStreamer(tokenizer, skip_prompt=True, **how)
+    streamer: Any = TextStreamer(subject.wrapped(), skip_prompt=True, **how)
     streamer.on_finalized_text = lambda text, stream_end=False: stream(text)
     return streamer
 

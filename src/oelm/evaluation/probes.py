@@ -38,7 +38,7 @@ class Trial(NamedTuple):
     ids: Tensor  # (N, T)
     asked: Tensor  # (N, Q)
     distance: Tensor  # (N, Q), from the asking word to where it was read
-    candidates: Tensor  # (N, C)
+    candidates: Tensor  # (N, C); no answer is the word that asks for it
 
 
 def probe(subject: Subject, *, samples: int = 64, seed: int = 0, fables: int = 0) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _trials(subject: Subject, words: Sequence[int], samples: int, random: torch.
         said = drawn(n)
         if n > 2 and fits(n + 3, n):
             yield trial("induction", n, torch.cat((said, said[:, :2]), 1), torch.tensor([n + 1]), n, said)
-        if fits(1 + 2 * n, n):
+        if n > 2 and fits(1 + 2 * n, n):
             yield trial("copy", n, torch.cat((said, said), 1), n + 1 + torch.arange(n - 1), n, said)
         if fits(1 + 4 * n, 2 * n):
             pairs = drawn(2 * n).unflatten(1, (n, 2))
@@ -108,14 +108,16 @@ def _asked(subject: Subject, trial: Trial) -> list[dict[str, Any]]:
         at = logits.gather(1, asked[:, :, None].expand(-1, -1, logits.shape[-1]))  # (N, Q, vocabulary)
         answer = ids.gather(1, asked + 1)
         right = at.argmax(dim=-1) == answer
-        among = at.gather(2, candidates[:, None].expand(-1, asked.shape[1], -1)).argmax(dim=-1)
+        asks = candidates[:, None] == ids.gather(1, asked)[:, :, None]  # (N, Q, C)
+        among = at.gather(2, candidates[:, None].expand_as(asks)).masked_fill(asks, -torch.inf).argmax(dim=-1)
         chosen = candidates.gather(1, among) == answer
         bins = 2 ** distance.float().log2().ceil().long()
         for limit in [0, *(bins.unique().tolist() if trial.probe == "recall" else ())]:
             here = (bins == limit) | (limit == 0)
             counts = tallies.get(limit, [0, 0, 0]), (here, here & right, here & chosen)
             tallies[limit] = [old + int(new.sum()) for old, new in zip(*counts, strict=True)]
-    known = {"probe": trial.probe, "size": trial.size, "chance": 1 / trial.candidates.shape[1]}
+    choices = trial.candidates.shape[1] - int(asks.any())
+    known = {"probe": trial.probe, "size": trial.size, "chance": 1 / choices}
     return [
         {**known, "distance": limit or None, "answers": n, "accuracy": right / n, "choice": chosen / n}
         for limit, (n, right, chosen) in sorted(tallies.items())

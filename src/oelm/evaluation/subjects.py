@@ -34,8 +34,18 @@ class Subject:
         """The start of a document and the text."""
         return [self.start, *self.tokenizer.encode(text, add_special_tokens=False).ids]
 
+    def wrapped(self) -> Any:
+        """The tokenizer as transformers has it, with the special tokens of the exported folder."""
+        from transformers import PreTrainedTokenizerFast
+
+        start, end = (self.tokenizer.id_to_token(number) for number in (self.start, self.end))
+        return PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, bos_token=start, eos_token=end, pad_token=end)
+
     def record(self, name: str, facts: dict[str, Any]) -> Path | None:
-        """Keep facts in the run's folder, if it is a run, as a whole and with a digest; where."""
+        """Keep facts in the run's folder, if it is a run, as a whole and with a digest; where.
+
+        Reports show the numbers in `headlines`, whose names end with their unit, and in `beside`, by what they are of.
+        """
         if self.run is None:
             return None
         file = self.run.path / "evaluation" / f"{name}.json"

@@ -36,24 +36,23 @@ def across(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     ]
 
 
-def arms_table(arms: list[dict[str, Any]], leave_out: str = "-", percent: bool = False) -> Any:
+def arms_table(arms: list[dict[str, Any]], leave_out: str = "-") -> Any:
     """For a terminal: an arm per row and a value per column, but those whose name ends with `leave_out`."""
     from rich.table import Table
 
     names = list(dict.fromkeys(name for arm in arms for name in arm["values"] if not name.endswith(leave_out)))
     table = Table("arm", "runs", *names, box=None)
     for arm in arms:
-        table.add_row(arm["arm"], str(len(arm["runs"])), *(_cell(arm["values"].get(name), percent) for name in names))
+        table.add_row(arm["arm"], str(len(arm["runs"])), *(_cell(arm["values"].get(name)) for name in names))
     return table
 
 
-def _cell(figure: dict[str, Any] | None, percent: bool) -> str:
+def _cell(figure: dict[str, Any] | None) -> str:
     if figure is None:
         return "–"
-    scale, form = (100, ".1f") if percent else (1, ".3g")
     ends = figure["interval"]
-    between = f" [{ends['low'] * scale:{form}}, {ends['high'] * scale:{form}}]" if ends else ""
-    return f"{figure['mean'] * scale:{form}}{' %' if percent else ''}{between}"
+    between = f" [{ends['low']:.3g}, {ends['high']:.3g}]" if ends else ""
+    return f"{figure['mean']:.4g}{between}"
 
 
 def _figure(values: list[float]) -> dict[str, Any]:

@@ -1,0 +1,180 @@
+"""Tasks of lm-eval, on rows of the hub or of local files. All prompts, choices and scores are lm-eval's own."""
+
+import difflib
+import json
+import logging
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from oelm.errors import OelmError, Unavailable
+from oelm.evaluation.subjects import Subject
+from oelm.hub import reason, unreachable
+
+SPLITS = {"train": "training_split", "validation": "validation_split", "test": "test_split"}
+"""How local files end (piqa_validation.jsonl), and what lm-eval calls that split."""
+
+
+class Asked(NamedTuple):
+    """A task, or all tasks of a group or pattern, with their rows."""
+
+    name: str
+    tasks: list[Any]
+    left_out: list[str]
+    """Tasks of the group for which there is no local file."""
+    by_size: bool
+    """Whether a task with more rows counts for more in the group's mean."""
+
+
+def find_tasks(names: Sequence[str], folder: Path | None = None) -> list[Asked]:
+    """Everything that can be refused is refused here, before a model is asked anything."""
+    if find_spec("lm_eval") is None:
+        raise Unavailable("--tasks needs lm-eval, which is not installed; pip install 'oelm[eval]'")
+    if folder is not None and not folder.is_dir():
+        raise OelmError(f"--task-data {folder} is no folder; give one with files such as piqa_validation.jsonl")
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    files = None if folder is None else {file.stem: file for file in sorted(folder.rglob("*.jsonl"))}
+    index = _manager().task_index
+    return [_find(name, index, files, folder) for name in names]
+
+
+def evaluate(
+    subject: Subject, asked: Asked, *, limit: int | None = None, fewshot: int | None = None, batch: int = 8
+) -> dict[str, Any]:
+    """The scores of a model; of a group also their mean, as lm-eval weighs it."""
+    from lm_eval.defaults import DEFAULT_OTHER_SEED
+    from lm_eval.evaluator import evaluate as run
+    from lm_eval.models.huggingface import HFLM
+
+    how: dict[str, Any] = {"max_length": subject.context, "batch_size": batch}
+    model = HFLM(pretrained=subject.model, tokenizer=subject.wrapped(), backend="causal", **how)
+    for task in asked.tasks:  # as lm-eval's command line does it: some tasks have their own number
+        given = task.get_config("num_fewshot")
+        task.set_config("num_fewshot", given or 0 if fewshot is None or given == 0 else fewshot)
+        task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+    tasks = {"tasks": {task.config.task: task for task in asked.tasks}, "groups": {}, "group_map": {}}
+    try:
+        found: Any = run(model, tasks, limit=limit, bootstrap_iters=0, log_samples=False)
+    except Exception as error:  # a task is somebody's code: it may raise anything
+        raise OelmError(f"task {asked.name} could not be run on {subject.name} ({reason(error, '.')})") from error
+    scores = {
+        task: {key.partition(",")[0]: value for key, value in values.items() if isinstance(value, float)}
+        for task, values in found["results"].items()
+    }
+    rows = {task: int(count["effective"]) for task, count in found["n-samples"].items()}
+    metric = "acc" if all("acc" in values for values in scores.values()) else next(iter(next(iter(scores.values()))))
+    weights = {task: rows[task] if asked.by_size else 1 for task in scores}
+    score = sum(weights[task] * scores[task][metric] for task in scores) / sum(weights.values())
+    shots = {task: found["n-shot"].get(task, 0) for task in scores}
+    label = asked.name + (f" {max(shots.values())}-shot" if any(shots.values()) else "")
+    label += f" first {limit}" if limit else ""
+    return {
+        "task": asked.name,
+        "label": label,
+        "metric": metric,
+        "score": score,
+        "rows": sum(rows.values()),
+        "limit": limit,
+        "splits": {task.config.task: task.config.test_split or task.config.validation_split for task in asked.tasks},
+        "shots": shots,
+        "scores": scores,
+        "left_out": asked.left_out,
+        "cut": sum(_longer(subject, task) for task in asked.tasks),
+        "lm_eval": version("lm_eval"),
+        "headlines": {f"{label} accuracy %": 100 * score} if metric == "acc" else {f"{label} {metric}": score},
+    }
+
+
+def _find(name: str, index: dict[str, Any], files: dict[str, Path] | None, folder: Path | None) -> Asked:
+    matching = _manager().match_tasks([name])
+    if not matching:
+        near = difflib.get_close_matches(name, index, n=3)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise OelmError(f"task {name!r} is unknown; {hint}'lm-eval ls tasks' lists all")
+    leaves = list(dict.fromkeys(leaf for match in matching for leaf in _leaves(match, index)))
+    local = {leaf: _rows(leaf, index[leaf].cfg, files) for leaf in leaves} if files is not None else {}
+    chosen = [leaf for leaf in leaves if files is None or local[leaf]]
+    if not chosen:
+        example = f"{leaves[0]}_validation.jsonl"
+        raise OelmError(f"--task-data {folder} has no rows for task {name}; put {example} there, or leave it out")
+    means: Any = (index[name].cfg or {}).get("aggregate_metric_list") if name in index else None
+    by_size = bool(means) and (means[0] if isinstance(means, list) else means).get("weight_by_size", True)
+    left_out = [leaf for leaf in leaves if leaf not in chosen]
+    return Asked(name, [_built(leaf, index[leaf], local.get(leaf)) for leaf in chosen], left_out, by_size)
+
+
+def _leaves(name: str, index: dict[str, Any]) -> list[str]:
+    """The tasks of a group or tag, in its order; of a task, itself."""
+    entry = index.get(name)
+    if entry is None:
+        return []
+    if entry.kind.name not in ("GROUP", "TAG"):
+        return [name]
+    members = sorted(entry.tags) if entry.kind.name == "TAG" else entry.cfg.get("task") or []
+    names = [one if isinstance(one, str) else one.get("task") or one.get("group") for one in members]
+    return [leaf for one in names if isinstance(one, str) for leaf in _leaves(one, index)]
+
+
+def _rows(task: str, config: dict[str, Any], files: dict[str, Path]) -> dict[str, Path]:
+    """The file of each split; one that names no split is the one that is asked."""
+    found: dict[str, Path] = {}
+    for stem in (config.get("dataset_name"), task):
+        found |= {split: files[f"{stem}_{split}"] for split in SPLITS if f"{stem}_{split}" in files}
+        if stem in files:
+            found["test" if config.get("test_split") else "validation"] = files[str(stem)]
+    return found if {"validation", "test"} & {*found} else {}
+
+
+def _built(name: str, entry: Any, rows: dict[str, Path] | None) -> Any:
+    """The task, with its rows. Whatever goes wrong here is about these."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    try:
+        if rows is None:
+            unreachable()
+            return _manager().load([name])["tasks"][name]
+        import datasets
+
+        config = load_yaml(entry.yaml_path, resolve_func=True)
+        read = {split: datasets.Dataset.from_list(_json_rows(file)) for split, file in rows.items()}
+        config |= {role: split if split in rows else None for split, role in SPLITS.items()}
+        shots = {"fewshot_split": None, "fewshot_config": None} if "train" not in rows else {}
+        config |= {"custom_dataset": lambda **_: read, **{key: None for key in shots if key in config}}
+        return _manager().load([config])["tasks"][name]
+    except OelmError:
+        raise
+    except Exception as error:
+        if rows is None:
+            raise Unavailable(
+                f"the rows of task {name} cannot be had ({reason(error)}); give local files with --task-data FOLDER"
+            ) from error
+        what = f"{type(error).__name__}: {reason(error, '.')}"
+        raise OelmError(f"{next(iter(rows.values()))} does not fit task {name} ({what})") from error
+
+
+def _json_rows(file: Path) -> list[dict[str, Any]]:
+    rows = []
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            rows.append(dict(json.loads(line)))
+        except (ValueError, TypeError):
+            raise OelmError(f"{file}, line {number}, is no JSON object; give one row per line") from None
+    if not rows:
+        raise OelmError(f"{file} is empty; give one row per line")
+    return rows
+
+
+def _longer(subject: Subject, task: Any) -> int:
+    """How many texts are longer than the context, so that lm-eval cut them from the left."""
+    texts = ["".join(one.args[:2]) for one in task.instances if all(isinstance(part, str) for part in one.args[:2])]
+    return sum(len(text.ids) >= subject.context for text in subject.tokenizer.encode_batch(texts))
+
+
+@cache
+def _manager() -> Any:
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager()
