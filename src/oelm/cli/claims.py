@@ -1,6 +1,7 @@
 """`oelm claims`: every published claim, what follows from it, our figure, and a verdict. No torch."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +11,13 @@ from oelm.cli.console import command_console
 from oelm.errors import OelmError
 
 if TYPE_CHECKING:
-    from oelm.analysis.claims.verdicts import Evidence, Verdict
+    from oelm.analysis.claims.checks import Verdict
+    from oelm.analysis.claims.evidence import Evidence
     from oelm.analysis.compare.results import Loaded
 
-_COLOURS = {
-    "impossible": "red",
-    "inconsistent": "yellow",
-    "circular": "yellow",
-    "not reproduced": "yellow",
-    "not tested": "dim",
-}
+_COLOURS = {"impossible": "red", "not tested": "dim"} | dict.fromkeys(
+    ("inconsistent", "circular", "not reproduced"), "yellow"
+)
 
 
 def claims(
@@ -30,28 +28,33 @@ def claims(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check the original study's claims by arithmetic, and by measured runs: those that came with oelm, or yours."""
-    from oelm.analysis.claims.checks import CHECKS
-    from oelm.analysis.claims.verdicts import judge
     from oelm.analysis.compare.results import load_runs
     from oelm.analysis.evidence.records import shipped
-    from oelm.experiments.entries import read
 
     for path in runs or []:
         if not path.exists():
             raise OelmError(f"{path} does not exist; give folders with runs, or none for those that came with oelm")
-    known = evidence(shipped() if runs is None else load_runs(runs) if runs else None)
-    for skipped in known.loaded.skipped if known.loaded and runs else []:
+    loaded = load_runs(runs) if runs else shipped()
+    for skipped in loaded.skipped:
         typer.echo(f"left out: {skipped.path}: {skipped.reason}", err=True)
-    verdicts = judge(read("claims")["claims"], known, CHECKS)
+    verdicts = judged(loaded)
     if as_json:
-        typer.echo(json.dumps([verdict.to_dict() for verdict in verdicts], indent=2, ensure_ascii=False))
-        return
-    _print(verdicts)
+        typer.echo(json.dumps([asdict(verdict) for verdict in verdicts], indent=2, ensure_ascii=False))
+    else:
+        _print(verdicts)
+
+
+def judged(loaded: "Loaded") -> "list[Verdict]":
+    """The verdicts on the published claims by these runs."""
+    from oelm.analysis.claims.checks import judge
+    from oelm.experiments.entries import read
+
+    return judge(read("claims")["claims"], evidence(loaded))
 
 
 def evidence(loaded: "Loaded | None") -> "Evidence":
     """The catalog as plain data, and the finished runs."""
-    from oelm.analysis.claims.verdicts import Evidence
+    from oelm.analysis.claims.evidence import Evidence
     from oelm.experiments.entries import catalog, experiment, read, suites
 
     corpora = read("scales")["mini"]["corpora"]
@@ -73,14 +76,8 @@ def _print(verdicts: "list[Verdict]") -> None:
     for verdict in verdicts:
         colour = _COLOURS.get(verdict.verdict, "green")
         console.print(f"[bold {colour}]{verdict.verdict}[/]  [bold]{verdict.claim}[/]")
-        lines = {
-            "published": verdict.published,
-            "follows": verdict.follows,
-            "ours": verdict.ours,
-            "because": verdict.reason,
-        }
-        for label, text in lines.items():
-            if text:
+        for label, field in (("published",) * 2, ("follows",) * 2, ("ours",) * 2, ("because", "reason")):
+            if text := getattr(verdict, field):
                 console.print(f"  {label:<9}  {text}", markup=False)
     found = [verdict.verdict for verdict in verdicts]
     counts = ", ".join(f"{found.count(name)} {name}" for name in dict.fromkeys(found))

@@ -1,5 +1,6 @@
 """`oelm dashboard`: the live page over run folders. No torch."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,11 +49,7 @@ def dashboard(
 
 def judge(loaded: "Loaded") -> list[dict[str, Any]]:
     """The verdicts on the published claims, as `oelm claims` gives them; without finished runs, by those of oelm."""
-    from oelm.analysis.claims.checks import CHECKS
-    from oelm.analysis.claims.verdicts import judge as judge_claims
     from oelm.analysis.evidence.records import shipped
-    from oelm.cli.claims import evidence
-    from oelm.experiments.entries import read
+    from oelm.cli.claims import judged
 
-    known = evidence(loaded if loaded.finished else shipped())
-    return [verdict.to_dict() for verdict in judge_claims(read("claims")["claims"], known, CHECKS)]
+    return [asdict(verdict) for verdict in judged(loaded if loaded.finished else shipped())]

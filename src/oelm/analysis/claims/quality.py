@@ -3,18 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from oelm.analysis.claims.verdicts import (
-    CONSISTENT,
-    INCONSISTENT,
-    NOT_REPRODUCED,
-    NOT_TESTED,
-    REPRODUCED,
-    Claim,
-    Evidence,
-    Finding,
-    Pair,
-    rounds_to,
-)
+from oelm.analysis.claims.evidence import Claim, Evidence, Pair, rounds_to
+from oelm.analysis.claims.findings import CONSISTENT, INCONSISTENT, NOT_REPRODUCED, NOT_TESTED, REPRODUCED, Finding
 from oelm.analysis.compare.statistics import GOAL_PERCENT
 
 SAME_FIGURE = 0.001
@@ -27,9 +17,7 @@ def perplexity_of_loss(claim: Claim, evidence: Evidence) -> Finding:
     loss, perplexity = (evidence.figure(claim["experiment"], key) for key in ("loss", "perplexity"))
     apart = abs(math.exp(loss) / perplexity - 1)
     published, follows = f"loss {loss:g}, perplexity {perplexity:g}", f"exp({loss:g}) = {math.exp(loss):.4f}"
-    if apart < SAME_FIGURE:
-        return Finding(published, follows, CONSISTENT, f"equal within {apart:.2%}")
-    return Finding(published, follows, INCONSISTENT, f"{apart:.2%} apart")
+    return Finding.either(apart < SAME_FIGURE, published, follows, f"equal within {apart:.2%}", f"{apart:.2%} apart")
 
 
 def gap(claim: Claim, evidence: Evidence) -> Finding:
@@ -39,18 +27,17 @@ def gap(claim: Claim, evidence: Evidence) -> Finding:
     published, follows = f"{value:+.1%}", f"{after:g} / {before:g} = {found:+.1%}"
     if not rounds_to(100 * found, 100 * value):
         return Finding(published, follows, INCONSISTENT, "not what the two perplexities give")
-    entry = evidence.entry(claim["arm"])
+    entry = evidence.experiments[claim["arm"]]
     pairs = evidence.pairs(entry["dataset"], entry["arms"][0])
     if not pairs:
         side = "above" if 100 * found > GOAL_PERCENT else "within"
-        return Finding(
-            published, follows, CONSISTENT, f"{side} the study's own bar of {GOAL_PERCENT:g} %; no runs of ours"
-        )
+        reason = f"{side} the study's own bar of {GOAL_PERCENT:g} %; no runs of ours"
+        return Finding(published, follows, CONSISTENT, reason)
     return Finding(published, follows, *_agreed(pairs, 100 * found))
 
 
 def same_conditions(claim: Claim, evidence: Evidence) -> Finding:
-    first, second = (evidence.entry(claim[k])["training"] for k in ("baseline", "arm"))
+    first, second = (evidence.experiments[claim[k]]["training"] for k in ("baseline", "arm"))
     keys = dict.fromkeys([*first, *second])
     different = [f"{k} {first.get(k)} and {second.get(k)}" for k in keys if first.get(k) != second.get(k)]
     reason = "the difference may be the settings', not the method's"
@@ -58,20 +45,18 @@ def same_conditions(claim: Claim, evidence: Evidence) -> Finding:
         different.insert(0, overwritten)
         reason = "the baseline lost what it had learned before; the difference is not the method's alone"
     published = f"{claim['baseline']} against {claim['arm']}"
-    if different:
-        return Finding(published, "; ".join(different), INCONSISTENT, reason)
-    return Finding(published, "equal settings", CONSISTENT, "nothing else differs")
+    follows = "; ".join(different) or "equal settings"
+    return Finding.either(not different, published, follows, "nothing else differs", reason)
 
 
 def own_start(claim: Claim, evidence: Evidence) -> Finding:
     """Whether a baseline is the pretrained model itself."""
     name = claim["experiment"]
-    published = f"{name}, a fine-tuned {evidence.entry(name)['model']['encoder']}"
-    if overwritten := _overwritten(name, evidence):
-        shape = evidence.shape(claim["model"])
-        share = f"{shape.qk_parameters / shape.parameters:.1%} of its pretrained parameters were thrown away"
-        return Finding(published, overwritten, INCONSISTENT, share)
-    return Finding(published, "it begins with its own weights", CONSISTENT, "a fair baseline")
+    published = f"{name}, a fine-tuned {evidence.experiments[name]['model']['encoder']}"
+    overwritten = _overwritten(name, evidence)
+    lost = f"{evidence.shape(claim['model']).qk_share:.1%} of its pretrained parameters were thrown away"
+    follows = overwritten or "it begins with its own weights"
+    return Finding.either(not overwritten, published, follows, "a fair baseline", lost)
 
 
 def seeds(claim: Claim, evidence: Evidence) -> Finding:
@@ -81,9 +66,8 @@ def seeds(claim: Claim, evidence: Evidence) -> Finding:
     ours = max((len(arm.runs) for arm in evidence.loaded.arms), default=0) if evidence.loaded else 0
     said = f"up to {ours} seeds per arm" if ours else None
     if single:
-        return Finding(
-            "single figures", follows, NOT_TESTED, "one seed gives no interval: chance cannot be told apart", said
-        )
+        reason = "one seed gives no interval: chance cannot be told apart"
+        return Finding("single figures", follows, NOT_TESTED, reason, said)
     return Finding("several seeds", follows, CONSISTENT, "intervals can be given", said)
 
 
@@ -94,14 +78,13 @@ def orthogonality(claim: Claim, evidence: Evidence) -> Finding:
     norm = PUBLISHED_STD * math.sqrt(width)  # of a random row; an orthonormal row has 1
     published = f"{control:g} against {arm:g} ({control / arm - 1:+.1%})"
     follows = f"random rows have norm {norm:.2f}, orthonormal rows 1: attention logits differ {1 / norm**2:.1f}×"
-    entry = evidence.entry(claim["arm"])
+    entry = evidence.experiments[claim["arm"]]
     fair = evidence.pairs(entry["dataset"], claim["fair_control"], entry["arms"][0])
-    unfair = evidence.pair(entry["dataset"], evidence.entry(claim["control"])["arms"][0], entry["arms"][0])
+    unfair = evidence.pair(entry["dataset"], evidence.experiments[claim["control"]]["arms"][0], entry["arms"][0])
     before = str(unfair) if unfair else None
     if not fair:
-        return Finding(
-            published, follows, INCONSISTENT, "scale and orthogonality are confounded; no fair control", before
-        )
+        reason = "scale and orthogonality are confounded; no fair control"
+        return Finding(published, follows, INCONSISTENT, reason, before)
     verdict, reason, ours = _agreed(fair, 100 * (control / arm - 1))
     ours = "; ".join(filter(None, (before, ours)))
     return Finding(published, follows, verdict, f"at the same scale, {reason}", ours)
@@ -132,7 +115,7 @@ def gap_at_steps(claim: Claim, evidence: Evidence) -> Finding:
 
 def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
     """A difference of two accuracies on one set of rows, beside what chance does to a set of that size."""
-    entry = evidence.entry(claim["arm"])
+    entry = evidence.experiments[claim["arm"]]
     before, after = (evidence.figure(claim[k], "accuracy") for k in ("baseline", "arm"))
     rows, looks = evidence.datasets[entry["dataset"]]["judged_rows"], _looks(claim["arm"], evidence)
     noise = math.sqrt((before * (1 - before) + after * (1 - after)) / rows)
@@ -141,7 +124,7 @@ def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
     follows = f"{points:+.2f} points; ±{limit:.2f} is chance on {rows:,} examples, were the arms independent"
     follows += f", and each is the best of {looks} looks at them" if looks > 1 else ""
     overwritten = _overwritten(claim["baseline"], evidence)
-    as_run = evidence.pair(entry["dataset"], entry["arms"][0], evidence.entry(claim["baseline"])["arms"][0])
+    as_run = evidence.pair(entry["dataset"], entry["arms"][0], evidence.experiments[claim["baseline"]]["arms"][0])
     beside = f"against a baseline overwritten as theirs was: {as_run}" if overwritten and as_run else None
     pairs = evidence.pairs(entry["dataset"], entry["arms"][0])
     if pairs and pairs[0].gap.t:
@@ -154,17 +137,15 @@ def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
         return Finding(published, follows, INCONSISTENT, f"the gain is not freezing's: {overwritten}", ours)
     if abs(points) <= limit:
         return Finding(published, follows, NOT_TESTED, "within chance of the rows judged on, with one seed", ours)
-    return Finding(
-        published, follows, CONSISTENT, "more than chance of the rows judged on; one seed, other learning rates", ours
-    )
+    reason = "more than chance of the rows judged on; one seed, other learning rates"
+    return Finding(published, follows, CONSISTENT, reason, ours)
 
 
 def _agreed(pairs: Sequence[Pair], published: float | None = None) -> tuple[str, str, str]:
     """Verdict, reason and our figure by the pair with most seeds, unless another pair says the opposite."""
     verdict, reason = _reproduction(pairs[0], published)
-    against = [
-        pair for pair in pairs[1:] if {verdict, _reproduction(pair, published)[0]} == {REPRODUCED, NOT_REPRODUCED}
-    ]
+    opposite = {REPRODUCED, NOT_REPRODUCED}
+    against = [pair for pair in pairs[1:] if {verdict, _reproduction(pair, published)[0]} == opposite]
     if against:
         return NOT_TESTED, "our own comparisons disagree", f"{pairs[0]}; {against[0]}"
     return verdict, reason, str(pairs[0])
@@ -182,21 +163,19 @@ def _reproduction(pair: Pair, published: float | None) -> tuple[str, str]:
     low, high = sorted((sign * pair.gap.t.low, sign * pair.gap.t.high))
     unit = "points" if pair.first.metric.gap_in_points else "%"
     first, second = pair.first.method, pair.second.method
+    side, other_side = ("worse", "better") if sign == worse else ("better", "worse")
     if high < 0:
-        side = "better" if sign == worse else "worse"
-        return NOT_REPRODUCED, f"{first} is {side} than {second}"
+        return NOT_REPRODUCED, f"{first} is {other_side} than {second}"
     if published is not None and high < abs(published) / 2:
-        side = "worse" if sign == worse else "better"
         return NOT_REPRODUCED, f"{first} is at most {high:.1f} {unit} {side} than {second}, less than half of it"
     if low > 0:
-        side = "worse" if sign == worse else "better"
         return REPRODUCED, f"{first} is {side} than {second}, by our whole interval"
     return NOT_TESTED, f"our interval leaves open which of {first} and {second} is better"
 
 
 def _overwritten(name: str, evidence: Evidence) -> str | None:
     """What a trained arm of a pretrained model throws away of it, in words; None if it begins with its own weights."""
-    entry, made = evidence.entry(name), evidence.made(name)
+    entry, made = evidence.experiments[name], evidence.made(name)
     replaced = [r for r in ("query", "key") if made.part(r).init != "keep" and made.part(r).init_pretrained is None]
     if not replaced or not made.is_trained or not entry["model"].get("encoder"):
         return None
@@ -206,5 +185,5 @@ def _overwritten(name: str, evidence: Evidence) -> str | None:
 
 def _looks(name: str, evidence: Evidence) -> int:
     """How many validations the published score is the best of."""
-    training = evidence.entry(name)["training"]
+    training = evidence.experiments[name]["training"]
     return evidence.steps(name) // training["eval_every"] if training.get("score") == "best" else 1
