@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from oelm.analysis.compare.arms import Arm, Comparison
-from oelm.analysis.compare.record import gap_of, gap_to_plain
+from oelm.analysis.compare.record import gap_of
 from oelm.analysis.compare.results import require_finished
-from oelm.analysis.compare.statistics import spread
+from oelm.analysis.compare.statistics import paired_gap
 from oelm.costs.inspection import inspect_model
 from oelm.errors import OelmError
 from oelm.freezing.modifiers import equal_baseline
@@ -39,7 +39,7 @@ def main() -> None:
 def choose(screen: Path) -> dict[str, object]:
     """The arms and the learning rate of the phases after the screen."""
     study = _complete(screen)
-    by_rank = sorted(study.arms, key=lambda arm: spread(list(arm.scores.values())).mean)
+    by_rank = sorted(study.arms, key=lambda arm: arm.score)
     both = [arm for arm in by_rank if frozen_throughout(arm) == 2]
     one = [arm for arm in by_rank if frozen_throughout(arm) == 1]
     leaders = [arm.method for arm in sorted([*both[:BOTH], *one[:ONE]], key=by_rank.index)]
@@ -69,7 +69,7 @@ def _own_gap(arm: Arm) -> float:
 
 
 def _plain_gap(arm: Arm) -> float:
-    return gap_to_plain(arm).value  # type: ignore[union-attr]
+    return paired_gap(arm.metric, arm.scores, arm.plain_baseline.scores).value  # type: ignore[union-attr]
 
 
 def saved(arm: Arm) -> float:

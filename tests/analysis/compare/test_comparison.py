@@ -4,6 +4,7 @@ from pathlib import Path
 
 from factory import make_run, write_step_times
 from oelm.analysis.compare.results import load_runs
+from oelm.analysis.compare.times import step_time
 from oelm.analysis.figures.curves import mean_line
 from oelm.analysis.report.notes import notes
 from oelm.analysis.report.tables import all_tables, steps_table, sweep_table
@@ -201,7 +202,7 @@ def test_a_figure_that_is_no_number_spoils_no_report(tmp_path: Path) -> None:
     write_json(tmp_path / "step_time.json", {"reference": "baseline", "arms": {"oelm_freeze": wrong}})
     loaded = load_runs(tmp_path)
     assert [skipped.path.name for skipped in loaded.skipped] == ["step_time.json"]
-    assert loaded.step_time(loaded.arms[1]) is None
+    assert step_time(loaded.arms[1]) is None
     assert all_tables(loaded)
 
 
@@ -290,7 +291,7 @@ def test_step_times_beside_a_copy_of_a_run_count(tmp_path: Path) -> None:
     make_run(tmp_path / "b", "baseline")
     write_step_times(tmp_path / "b")
     loaded = load_runs(tmp_path)
-    time = loaded.step_time(next(arm for arm in loaded.arms if arm.method == "oelm_freeze"))
+    time = step_time(next(arm for arm in loaded.arms if arm.method == "oelm_freeze"))
     assert time is not None and time.interleaved
 
 

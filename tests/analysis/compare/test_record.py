@@ -105,7 +105,7 @@ def test_records_are_plain_json_and_computed_once(tmp_path):
     loaded = load_runs(tmp_path)
     (comparison,) = compare(loaded)
     assert comparison.records is compare(loaded)[0].records
-    told = comparison.to_dict()
+    told = [record.to_dict() for record in comparison.records]
     assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert [arm["label"] for arm in told["arms"]] == [arm.label for arm in comparison.arms]
-    assert told["arms"][1]["plain"]["gap"]["t"]["low"] == comparison.records[1].plain.gap.t.low
+    assert [arm["label"] for arm in told] == [arm.label for arm in comparison.arms]
+    assert told[1]["plain"]["gap"]["t"]["low"] == comparison.records[1].plain.gap.t.low

@@ -6,6 +6,7 @@ import pytest
 
 from factory import make_run, make_suite, write_step_times
 from oelm.analysis.compare.results import load_runs, require_finished
+from oelm.analysis.compare.times import step_time
 from oelm.analysis.report.notes import notes
 from oelm.analysis.report.texts import texts
 from oelm.errors import OelmError
@@ -157,7 +158,7 @@ def test_step_times_beside_the_runs_are_trusted_and_others_marked(tmp_path):
     make_run(tmp_path / "plain", "baseline", dataset="other", step_seconds=0.2)
     make_run(tmp_path / "plain", "oelm_freeze", dataset="other", step_seconds=0.1)
     loaded = load_runs(tmp_path)
-    times = {(arm.dataset, arm.label): loaded.step_time(arm) for arm in loaded.arms}
+    times = {(arm.dataset, arm.label): step_time(arm) for arm in loaded.arms}
     assert times["fables", "oelm_freeze"].low == 0.944
     assert times["fables", "oelm_freeze"].interleaved
     assert times["other", "oelm_freeze"].ratio == pytest.approx(0.5)
@@ -176,7 +177,7 @@ def test_step_times_serve_runs_opened_from_inside_their_folder(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path / "oelm_freeze-s0")
     loaded = load_runs(".")
     assert loaded.runs[0].name == "oelm_freeze-s0"
-    assert loaded.step_time(loaded.arms[0]).interleaved
+    assert step_time(loaded.arms[0]).interleaved
 
 
 def test_nothing_finished_is_an_error_with_the_way_out(tmp_path):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from oelm.analysis.compare.statistics import METRICS, Metric
+from oelm.analysis.compare.statistics import METRICS, Metric, spread
 from oelm.errors import OelmError
 from oelm.freezing.methods import Method, method
 from oelm.runs import RunFolder, diverged
@@ -25,8 +25,6 @@ RECORDING_KEYS = {
     f"training.{k}" for k in ("log_every", "eval_every", "eval_tokens", "eval_budget", "checkpoint_every")
 }
 """They decide what is written down, not what is learned: they neither split an arm nor spoil a comparison."""
-
-
 RATE_KEYS = ("training.max_lr", "training.min_lr")
 Rates = dict[float, float]
 """Score by learning rate; not a number where no run came to its end."""
@@ -92,9 +90,8 @@ class Run:
 
     @property
     def metric(self) -> Metric:
-        for metric in METRICS:
-            if metric.key in self.final:
-                return metric
+        if metric := next((metric for metric in METRICS if metric.key in self.final), None):
+            return metric
         raise OelmError(f"{self.folder.result_file} has none of {', '.join(m.name for m in METRICS)}")
 
     @cached_property
@@ -158,6 +155,11 @@ class Arm:
         return {run.seed: run.final[self.metric.key] for run in self.runs}
 
     @property
+    def score(self) -> float:
+        """Mean over seeds."""
+        return spread(list(self.scores.values())).mean
+
+    @property
     def losses(self) -> dict[int, float]:
         """Nats per token on the whole validation set, by seed, for what is judged by perplexity."""
         known = self.scores.items() if self.metric.key == "perplexity" else ()
@@ -207,15 +209,6 @@ class Comparison:
 
         return records_of(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain types only."""
-        return {
-            "dataset": self.dataset,
-            "model": self.model,
-            "metric": self.metric.name,
-            "arms": [record.to_dict() for record in self.records],
-        }
-
     @property
     def family(self) -> str:
         """As the runs recorded it; those of before did not, and had encoders of texts only."""
@@ -230,21 +223,12 @@ class Comparison:
     @property
     def true_entropy(self) -> float | None:
         """Nats per token of the corpus itself, where it is known: no model can do better."""
-        known = [r.result["true_entropy"] for r in self.runs if r.result and r.result.get("true_entropy") is not None]
+        known = [value for arm in self.arms for value in arm.facts("true_entropy")]
         return known[0] if known and self.metric.key == "perplexity" else None
 
 
 def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def printable(text: str) -> str:
-    """A name of somebody else's without what would steer a terminal or turn the text around.
-
-    >>> printable("a\\x1b[31mb")
-    'a\ufffd[31mb'
-    """
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def _rounded(value: Any) -> Any:

@@ -8,13 +8,14 @@ best one.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from oelm.analysis.compare.arms import BASELINE, RATE_KEYS, Arm, Comparison, Note, Rates, Run, canonical, printable
+from oelm.analysis.compare.arms import BASELINE, RATE_KEYS, Arm, Comparison, Note, Rates, Run, canonical
 from oelm.analysis.compare.statistics import Metric, spread
+from oelm.errors import printable
 from oelm.freezing.methods import METHODS
 
 RATE, LOWEST_RATE = RATE_KEYS
@@ -24,9 +25,7 @@ FAILED = math.nan
 Sweeps = Mapping[Path, Mapping[str, Rates]]
 
 
-def group_into_comparisons(
-    runs: list[Run], sweeps: Sweeps | None = None, failed: Iterable[Run] = ()
-) -> list[Comparison]:
+def group_into_comparisons(runs: list[Run], sweeps: Sweeps, failed: list[Run]) -> list[Comparison]:
     """Finished runs by data, model and metric, then by method and settings.
 
     `sweeps` are rates that were tried elsewhere before these runs, by method, for runs in the folder they belong to;
@@ -36,14 +35,12 @@ def group_into_comparisons(
     for run in runs:
         comparison = groups.setdefault((*place_of(run), run.metric.name), {})
         comparison.setdefault(run.arm_key, []).append(run)
-    broken: dict[tuple[str, str], list[Run]] = {}
-    for run in failed:
-        broken.setdefault(place_of(run), []).append(run)
+    broken = [(place_of(run), run) for run in failed]
     comparisons = [
         replace(comparison, model=f"{comparison.model}{length}")
         for key, group in groups.items()
         for length, arms, ladder in _by_length([sorted(a, key=lambda r: r.seed) for a in group.values()])
-        for comparison in [_comparison(arms, ladder, sweeps or {}, broken.get(key[:2], []))]
+        for comparison in [_comparison(arms, ladder, sweeps, [run for place, run in broken if place == key[:2]])]
     ]
     return _named_apart(sorted(comparisons, key=lambda comparison: (comparison.dataset, comparison.model)))
 
@@ -167,9 +164,8 @@ def _best_of_sweeps(groups: list[list[Run]], metric: Metric, failed: list[Run]) 
             leading += [(runs, {}) for runs in family.arms]
             continue
         scores = family.scores(metric)
-        better = 1 if metric.higher_is_better else -1
         by_rate = sorted(family.arms, key=lambda runs: _rate(runs[0]))
-        best = max(by_rate, key=lambda runs: (len(runs), better * scores[_rate(runs[0])[0]]))
+        best = max(by_rate, key=lambda runs: (len(runs), -metric.sign * scores[_rate(runs[0])[0]]))
         leading.append((best, scores))
     return leading
 

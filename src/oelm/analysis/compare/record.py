@@ -11,28 +11,18 @@ import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from oelm.analysis.compare import statistics
 from oelm.analysis.compare.arms import Arm, Comparison, Note
 from oelm.analysis.compare.comparison import LENGTH_KEYS, differences
-from oelm.analysis.compare.statistics import (
-    GOAL_PERCENT,
-    MET,
-    MISSED,
-    NOT_COMPARABLE,
-    UNDECIDED,
-    Gap,
-    Metric,
-    corrected_level,
-    goal_verdict,
-    more_seeds,
-    paired_gap,
-    spread,
-)
+from oelm.analysis.compare.statistics import MET, MISSED, NOT_COMPARABLE, UNDECIDED, Gap, Metric, paired_gap, spread
 from oelm.analysis.compare.times import StepTime, step_time
-from oelm.analysis.compare.yardstick import EqualCompute, Law, best_trained, equal_compute, laws, lengths_of
+from oelm.analysis.compare.yardstick import EqualCompute, Law, equal_compute, laws, lengths_of
 from oelm.runs import checkpoint_bytes
 
 VERIFIED, NO_WEIGHTS, NOTHING_FROZEN, NOT_VERIFIED = "verified", "no weights", "nothing frozen", "not verified"
 CLOSE_PERCENT = 1.0
+TOLERANCE = 1.005
+"""Arms whose FLOPs differ by less are of equal compute."""
 FALLING_NATS = 0.01
 """A validation loss that fell by more than this over the last tenth of the steps was still falling."""
 
@@ -50,9 +40,9 @@ class Opponent:
     def comparable(self) -> bool:
         return not self.differences
 
-    def verdict(self, limit: float = GOAL_PERCENT) -> str:
+    def verdict(self, limit: float = statistics.GOAL_PERCENT) -> str:
         """met, missed or undecided: whether the arm is at most `limit` percent worse, by the whole interval."""
-        return goal_verdict(self.gap.worse, limit) if self.comparable else NOT_COMPARABLE
+        return statistics.goal_verdict(self.gap.worse, limit) if self.comparable else NOT_COMPARABLE
 
 
 @dataclass(frozen=True)
@@ -147,44 +137,30 @@ class ArmRecord:
 
 
 def records_of(comparison: Comparison) -> list[ArmRecord]:
-    fitted: dict[str, dict[int, Law]] = {}
-    for arm in (arm for arm in comparison.arms if arm.is_baseline):
-        fitted[arm.label] = laws(lengths_of(arm, comparison.ladder))
+    fitted = {arm.label: laws(lengths_of(arm, comparison.ladder)) for arm in comparison.arms if arm.is_baseline}
     trained = [arm for arm in [*comparison.arms, *comparison.ladder] if arm.made.is_trained]
     rivals = [(arm, _total_flops(arm)) for arm in trained]
     return [_record(arm, comparison, fitted, rivals) for arm in comparison.arms]
 
 
-@dataclass(frozen=True)
-class Best:
-    """The best of the arms that leave something untrained, by its gap to the plain baseline."""
+def best_of(comparison: Comparison) -> tuple[ArmRecord, Gap, int] | None:
+    """The arm that leaves something untrained nearest to the plain baseline, its gap, and among how many it is best.
 
-    record: ArmRecord
-    gap: Gap
-    """With an interval corrected for having chosen it among so many (Šidák)."""
-    among: int
-
-
-def best_of(comparison: Comparison) -> Best | None:
+    The gap's interval is corrected for having chosen among so many (Šidák).
+    """
     rivals = [r for r in comparison.records if r.verdict and r.plain and r.plain.comparable]
     if not rivals:
         return None
     chosen = min(rivals, key=lambda r: sum(r.plain.gap.logs) / len(r.plain.gap.logs) if r.plain else math.inf)
     base = chosen.arm.plain_baseline
     assert base is not None
-    gap = paired_gap(comparison.metric, chosen.scores, base.scores, corrected_level(len(rivals)))
-    return Best(chosen, gap, len(rivals)) if gap else None
+    gap = paired_gap(comparison.metric, chosen.scores, base.scores, statistics.corrected_level(len(rivals)))
+    return (chosen, gap, len(rivals)) if gap else None
 
 
 def gap_of(arm: Arm) -> Gap | None:
     """To the baseline that has the same adapters, else to the plain one."""
     return paired_gap(arm.metric, arm.scores, arm.baseline.scores) if arm.baseline else None
-
-
-def gap_to_plain(arm: Arm) -> Gap | None:
-    """To the baseline without adapters, if that was trained alike."""
-    opponent = _against(arm, arm.plain_baseline)
-    return opponent.gap if opponent and opponent.comparable else None
 
 
 def _record(
@@ -197,7 +173,7 @@ def _record(
     verdict = _worst([opponent.verdict() for opponent in opponents])
     costs, law = _costs(arm, time), fitted.get(arm.plain_baseline.label, {}) if arm.plain_baseline else {}
     measured = plain.gap if plain and plain.comparable else None
-    missing = [more_seeds(o.gap.logs) for o in opponents if o.verdict() == UNDECIDED] if verdict == UNDECIDED else []
+    missing = [statistics.more_seeds(o.gap.logs) for o in opponents if o.verdict() == UNDECIDED]
     return ArmRecord(
         label=arm.label,
         method=arm.method,
@@ -215,7 +191,7 @@ def _record(
         lacks_equal=arm.is_unequal,
         verdict=verdict,
         close=_worst([opponent.verdict(CLOSE_PERCENT) for opponent in opponents]),
-        more_seeds=max((count for count in missing if count), default=None) if all(missing) else None,
+        more_seeds=max(filter(None, missing), default=None) if verdict == UNDECIDED and all(missing) else None,
         time=time,
         costs=costs,
         compute=equal_compute(arm, law, measured, costs.flops_ratio, time),
@@ -233,12 +209,13 @@ def _against(arm: Arm, baseline: Arm | None) -> Opponent | None:
 
 
 def _best_trained(arm: Arm, costs: Costs, rivals: list[tuple[Arm, float | None]]) -> Opponent | None:
-    """Trained for another length it is an opponent all the same: what counts is the compute."""
-    found = best_trained(arm, costs.total_flops, rivals)
-    if found is None:
+    """Of the trained arms that cost at most as many FLOPs in all, the best, however long it was trained."""
+    limit = (costs.total_flops or 0) * TOLERANCE
+    cheap = [rival for rival, cost in rivals if cost and cost <= limit and rival.scores.keys() & arm.scores.keys()]
+    if not cheap:
         return None
-    rival, among = found
-    gap = paired_gap(arm.metric, arm.scores, rival.scores, corrected_level(among))
+    rival = min(cheap, key=lambda rival: arm.metric.sign * rival.score)
+    gap = paired_gap(arm.metric, arm.scores, rival.scores, statistics.corrected_level(len(cheap)))
     other = [note for note in differences(arm, rival) if note.values["key"] not in LENGTH_KEYS]
     return Opponent(rival.label, gap, other) if gap else None
 

@@ -7,19 +7,21 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from oelm.analysis.compare.arms import Arm, Comparison, Note, Rates, Run, is_number, printable
+from oelm.analysis.compare.arms import Arm, Comparison, Note, Rates, Run, is_number
 from oelm.analysis.compare.comparison import FAILED as NO_SCORE
 from oelm.analysis.compare.comparison import group_into_comparisons, place_of
-from oelm.analysis.compare.times import StepTime, checked, step_time
-from oelm.errors import OelmError
+from oelm.analysis.compare.times import checked
+from oelm.errors import OelmError, printable
 from oelm.runs import DEAD, FINISHED, RunFolder, find_files, find_runs
 
 BESIDE = ("questions.json", "step_time.json", "samples.json", "sweep.json")
 """What is read in the folders above runs."""
+UNREADABLE = (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError)
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,6 @@ class Loaded:
         one.__dict__["comparisons"] = [comparison]  # as it is here: its names depend on what else there is
         return one
 
-    def step_time(self, arm: Arm) -> StepTime | None:
-        return step_time(arm)
-
 
 def compare(runs: "str | Path | Iterable[str | Path] | Loaded") -> list[Comparison]:
     """Run folders (or what `load_runs` made of them) as comparisons; each has one typed record per arm.
@@ -100,11 +99,20 @@ def gather(found: Iterable[Run | Skipped], beside: Iterable[Path]) -> Loaded:
     """What was read, with what lies beside it in these folders, ready to be compared."""
     found = list(found)
     skipped = [one for one in found if isinstance(one, Skipped)]
-    step_times, samples, sweeps, questions = _read_beside(beside, skipped)
+    step_times: dict[Path, tuple[dict[str, Any], ...]] = {}
+    loaded = Loaded([], skipped)
+    for folder in beside:
+        loaded.questions.extend(_beside(folder / "questions.json", _questions, skipped) or [])
+        if measured := _beside(folder / "step_time.json", checked, skipped):
+            step_times[folder] = (measured,)
+        for name, text in _beside(folder / "samples.json", lambda content: content.items(), skipped) or []:
+            loaded.samples[f"{name} ({folder.name})" if name in loaded.samples else name] = text
+        if rates := _beside(folder / "sweep.json", _sweep, skipped):
+            loaded.sweeps[folder] = rates
     runs = [one for one in found if isinstance(one, Run)]
     timed = [replace(run, measured=step_times.get(run.folder.path.resolve().parent, ())) for run in runs]
     kept, repeated = _one_per_seed(_named(timed))
-    return Loaded(kept, skipped + repeated, samples, sweeps, questions)
+    return replace(loaded, runs=kept, skipped=skipped + repeated)
 
 
 def require_finished(paths: str | Path | Iterable[str | Path]) -> Loaded:
@@ -131,8 +139,8 @@ def read_run(folder: RunFolder) -> Run | Skipped:
     """One run, or why it cannot be read."""
     try:
         return _read(folder)
-    except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return Skipped(folder.path, Note("skip_unreadable", {"error": _one_line(error)}))
+    except UNREADABLE as error:
+        return _unreadable(folder.path, error)
 
 
 def _read(folder: RunFolder) -> Run:
@@ -189,55 +197,29 @@ def _one_per_seed(runs: list[Run]) -> tuple[list[Run], list[Skipped]]:
     return list(kept.values()), repeated
 
 
-def _read_beside(
-    folders: Iterable[Path], skipped: list[Skipped]
-) -> tuple[dict[Path, tuple[dict[str, Any], ...]], dict[str, Any], dict[Path, dict[str, Rates]], list[dict[str, str]]]:
-    step_times: dict[Path, tuple[dict[str, Any], ...]] = {}
-    samples: dict[str, Any] = {}
-    sweeps: dict[Path, dict[str, Rates]] = {}
-    questions: list[dict[str, str]] = []
-
-    def read(folder: Path, name: str, keep: Callable[[Any], None]) -> None:
-        file = folder / name
-        try:
-            if file.is_file():
-                keep(json.loads(file.read_text(encoding="utf-8")))
-        except (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            skipped.append(Skipped(file, Note("skip_unreadable", {"error": _one_line(error)})))
-
-    def keep_times(folder: Path, content: Any) -> None:
-        if found := checked(content):
-            step_times[folder] = (found,)
-
-    def keep_sweep(folder: Path, content: Any) -> None:
-        found = {
-            name: {float(rate): NO_SCORE if score is None else float(score) for rate, score in rates.items()}
-            for name, rates in content["rates"].items()
-        }
-        given = {
-            name: [*rates, *(score for score in content["rates"][name].values() if score is not None)]
-            for name, rates in found.items()
-        }
-        wrong = [name for name, values in given.items() if not all(map(is_number, values))]
-        if wrong:
-            raise OelmError(f"{wrong[0]} has a figure that is no number")
-        sweeps[folder] = found
-
-    def keep_samples(folder: Path, content: Any) -> None:
-        for name, text in content.items():
-            samples[f"{name} ({folder.name})" if name in samples else name] = text
-
-    def keep_questions(content: Any) -> None:
-        questions.extend({str(key): str(value) for key, value in question.items()} for question in content)
-
-    in_folder = (keep_times, keep_samples, keep_sweep)
-    for folder in folders:
-        read(folder, BESIDE[0], keep_questions)
-        for name, keep in zip(BESIDE[1:], in_folder, strict=True):
-            read(folder, name, partial(keep, folder))
-    return step_times, samples, sweeps, questions
+def _beside(file: Path, check: Callable[[Any], Content], skipped: list[Skipped]) -> Content | None:
+    """The content of a file above runs; None if there is none, or none that can be used."""
+    try:
+        return check(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+    except UNREADABLE as error:
+        skipped.append(_unreadable(file, error))
+        return None
 
 
-def _one_line(error: BaseException) -> str:
+def _questions(content: Any) -> list[dict[str, str]]:
+    return [{str(key): str(value) for key, value in question.items()} for question in content]
+
+
+def _sweep(content: Any) -> dict[str, Rates]:
+    found = {}
+    for name, scores in content["rates"].items():
+        found[name] = {float(rate): NO_SCORE if score is None else float(score) for rate, score in scores.items()}
+        if not all(map(is_number, [*found[name], *(score for score in scores.values() if score is not None)])):
+            raise OelmError(f"{name} has a figure that is no number")
+    return found
+
+
+def _unreadable(path: Path, error: Exception) -> Skipped:
     text = " ".join(str(error).split())
-    return text if isinstance(error, OelmError | OSError) else f"{type(error).__name__}: {text}"
+    said = text if isinstance(error, OelmError | OSError) else f"{type(error).__name__}: {text}"
+    return Skipped(path, Note("skip_unreadable", {"error": said}))

@@ -34,6 +34,11 @@ class Metric:
     gap_in_points: bool = False
     """Differences are given in percentage points instead of percent of the baseline."""
 
+    @property
+    def sign(self) -> int:
+        """Times a score, what is lower for the better one."""
+        return -1 if self.higher_is_better else 1
+
     def show(self, value: float) -> str:
         shown = value * self.scale
         digits = 2 if self.suffix else max(1, min(4, 3 - math.floor(math.log10(abs(shown) or 1))))
@@ -155,7 +160,7 @@ def paired_gap(
         by_seed=dict(zip(seeds, shown, strict=True)),
         t=t,
         worse=worse,
-        logs=tuple(-log if metric.higher_is_better else log for log in logs),
+        logs=tuple(metric.sign * log for log in logs),
         unpaired=unpaired,
         correlation=correlation(own, other),
     )

@@ -21,8 +21,6 @@ from oelm.analysis.compare.times import StepTime
 FEWEST_LENGTHS = 3
 MARGIN = 1.01
 """How far beyond the trained lengths still counts as within."""
-TOLERANCE = 1.005
-"""Arms whose FLOPs differ by less are of equal compute."""
 
 
 @dataclass(frozen=True)
@@ -107,16 +105,6 @@ def equal_compute(
         gaps[time_ratio],
         any(not law.covers(count) for count in bought for seed, law in fitted.items() if seed in own),
     )
-
-
-def best_trained(arm: Arm, flops: float | None, rivals: Sequence[tuple[Arm, float | None]]) -> tuple[Arm, int] | None:
-    """Of the trained arms that cost at most as many FLOPs in all, the best, and among how many it was chosen."""
-    limit = (flops or 0) * TOLERANCE
-    cheap = [rival for rival, cost in rivals if cost and cost <= limit and rival.scores.keys() & arm.scores.keys()]
-    if not cheap:
-        return None
-    sign = -1 if arm.metric.higher_is_better else 1
-    return min(cheap, key=lambda rival: sign * spread(list(rival.scores.values())).mean), len(cheap)
 
 
 def _speed_up(

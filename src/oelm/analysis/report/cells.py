@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from oelm.analysis.compare.arms import printable
 from oelm.analysis.compare.record import ArmRecord, Opponent
 from oelm.analysis.compare.statistics import METRICS, UNDECIDED, Gap, Interval, Metric
 from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import NONE, Texts
 from oelm.bench.ratios import NO_DIFFERENCE
+from oelm.errors import printable
 
 GUESS = " †"
 """Read off beyond the lengths that were trained."""

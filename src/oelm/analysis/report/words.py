@@ -63,11 +63,8 @@ def _bests(comparisons: list[Comparison], where: dict[tuple[str, str], str], t: 
     found = [best for comparison in comparisons if (best := best_of(comparison))]
     if not found:
         return []
-    told = [
-        f"{best.record.label} {gap_text(best.gap, best.record.metric, t)}{_at(best.record, where)}".replace(FOLD, " ")
-        for best in found
-    ]
-    among = sorted({best.among for best in found})
+    told = [f"{r.label} {gap_text(gap, r.metric, t)}{_at(r, where)}".replace(FOLD, " ") for r, gap, _ in found]
+    among = sorted({count for _, _, count in found})
     count = str(among[0]) if len(among) == 1 else f"{among[0]}–{among[-1]}"
     return [t("line_best" if among[-1] > 1 else "line_only", arms=_some(told, t), count=count)]
 
