@@ -23,6 +23,27 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "co
 """Processes that Python, torch and a browser keep for the next time, and that leave with us or with it."""
 
 
+LONGEST = (
+    "training/test_distributed.py",
+    "experiments/test_engines.py",
+    "dashboard/test_browser.py",
+    "cli/test_main.py",
+    "models/test_arms.py",
+    "training/test_resume.py",
+    "experiments/test_queue.py",
+    "training/test_classification.py",
+    "test_readme.py",
+    "bench/test_measure.py",
+    "training/test_trainer.py",
+)
+"""Files that take longest, in this order: begun last, one of them would go on when all others have ended."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {ROOT / "tests" / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
 def _default_signals() -> None:
     """`nohup` and background shells have us ignore signals, and what we start would inherit it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -24,10 +24,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
 )
-pytestmark = [
-    pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: apt-get install chromium"),
-    pytest.mark.xdist_group("browser"),  # one browser for all
-]
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: apt-get install chromium")
 PATIENCE = 15_000  # milliseconds; a busy machine is slow
 
 

@@ -270,8 +270,7 @@ def tiny(data: Path, method: str, model: dict | None = None, **training) -> RunC
     )
 
 
-pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.timeout(700)]
-# One worker has them all: starting the processes is what takes the time. On busy cores a stuck one has its grace.
+pytestmark = pytest.mark.timeout(700)  # on busy cores a stuck process has its grace
 
 
 # What they found

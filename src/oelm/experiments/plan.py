@@ -76,8 +76,8 @@ def share(planned: Iterable[PlannedRun], root: Path) -> list[PlannedRun]:
     for run in planned:
         wanted = run.config.to_dict()
         if run.folder not in known:
-            twins = (folder for folder, config in known.items() if not config_differences(config, wanted))
-            run = replace(run, folder=next(twins, run.folder))
+            alike = ((f, c) for f, c in known.items() if all(c.get(key) == wanted[key] for key in ("seed", "method")))
+            run = replace(run, folder=next((f for f, c in alike if not config_differences(c, wanted)), run.folder))
             known.setdefault(run.folder, wanted)
         shared.append(run)
     return shared
