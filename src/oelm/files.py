@@ -135,15 +135,10 @@ def sync(path: Path) -> None:
 
 
 def file_hash(path: Path) -> str:
+    digest = hashlib.sha256()  # hashlib.file_digest is not in Python 3.10
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
-
-
-def _digest(file: IO[bytes]) -> str:
-    """`hashlib.file_digest` for Python 3.10."""
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
+        while block := file.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()
 
 

@@ -75,14 +75,7 @@ def read_bytes(file: Path, last: int | None = None) -> bytes | None:
 def read_json(file: Path, *required: str) -> dict[str, Any] | None:
     """A mapping that has the `required` keys; None if there is no such file."""
     data = read_bytes(file)
-    if data is None:
-        return None
-    value = _parsed(str(file), data)
-    seal = value.pop(SEAL, None)
-    if seal is not None and seal != _digest(value):
-        raise OelmError(f"{file} cannot be read: it was changed after it was written (see its sha256); restore it")
-    _require_keys(str(file), value, required)
-    return value
+    return None if data is None else _parsed(str(file), data, required)
 
 
 def read_rows(file: Path, *required: str, having: bytes = b"", last_bytes: int | None = None) -> list[dict[str, Any]]:
@@ -93,16 +86,11 @@ def read_rows(file: Path, *required: str, having: bytes = b"", last_bytes: int |
     content = read_bytes(file, last_bytes) or b""
     if last_bytes is not None:
         content = content.partition(b"\n")[2]  # the first line begins anywhere
-    rows, last = [], content[content.rfind(b"\n") + 1 :]
-    for number, line in _lines(content, having):
-        where = f"{file}, line {number},"
-        row = _parsed(where, line)
-        _require_keys(where, row, required)
-        rows.append(row)
+    named = [(f"line {number}", line) for number, line in _lines(content, having)]
+    last = content[content.rfind(b"\n") + 1 :]
     if last.endswith(b"}"):
-        rows.append(_parsed(f"{file}, last line,", last))
-        _require_keys(f"{file}, last line,", rows[-1], required)
-    return rows
+        named.append(("last line", last))
+    return [_parsed(f"{file}, {name},", line, required) for name, line in named]
 
 
 def seal_rows(file: Path) -> dict[str, Any]:
@@ -202,7 +190,7 @@ def _digest(value: Mapping[str, Any]) -> str:
     return digest(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 
-def _parsed(where: str, data: bytes) -> dict[str, Any]:
+def _parsed(where: str, data: bytes, required: tuple[str, ...]) -> dict[str, Any]:
     try:
         value = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -210,17 +198,17 @@ def _parsed(where: str, data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise OelmError(f"{where} cannot be read: it is no mapping")
     _require_possible(where, value)
+    seal = value.pop(SEAL, None)
+    if seal is not None and seal != _digest(value):
+        raise OelmError(f"{where} cannot be read: it was changed after it was written (see its sha256); restore it")
+    for key in required:
+        if value.get(key) is None:
+            raise OelmError(f"{where} cannot be read: it has no {key!r}")
     return value
 
 
 def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number")
-
-
-def _require_keys(where: str, value: dict[str, Any], required: tuple[str, ...]) -> None:
-    for key in required:
-        if value.get(key) is None:
-            raise OelmError(f"{where} cannot be read: it has no {key!r}")
 
 
 def _require_possible(where: str, value: dict[str, Any]) -> None:

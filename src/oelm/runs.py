@@ -134,20 +134,14 @@ class RunFolder:
 
     def lock(self) -> AbstractContextManager[None]:
         """Only one process may train in a folder, on whatever machine; while it does, the lock says which."""
-        self.require_free()
-        return _owned(
-            self.lock_file,
-            f"another process is training in {self.path}; wait for it or stop it: oelm stop {self.path}",
-        )
-
-    def require_free(self) -> None:
-        """Refuse a folder that is alive on another machine, whose lock may not be visible here."""
         holder = self.holder()
-        if holder is not None and holder["host"] != socket.gethostname():
+        if holder is not None and holder["host"] != socket.gethostname():  # whose lock may not be visible here
             raise Unavailable(
                 f"{self.path} is being trained by process {holder['pid']} on {holder['host']}; stop it there, or wait "
                 f"until it has given no sign of life for {SILENT_SECONDS // 60} minutes"
             )
+        busy = f"another process is training in {self.path}; wait for it or stop it: oelm stop {self.path}"
+        return _owned(self.lock_file, busy)
 
     def disown(self) -> None:
         """Forget who had the folder: a scheduler says that its machine is lost."""
@@ -384,14 +378,10 @@ def _learnt_from_data(key: str, section: dict[str, Any]) -> bool:
     return key == "data.fingerprint" or (steps and section.get("epochs") is not None)
 
 
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row) + "\n"
-
-
 def _append(file: Path, row: dict[str, Any]) -> None:
     try:
         with file.open("a") as handle:
-            handle.write(_line(row))
+            handle.write(json.dumps(row) + "\n")
     except OSError as error:
         name_file(error, file)
         raise

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from oelm.cli.main import app
 from oelm.errors import OelmError
-from oelm.experiments.runner import Job, Slot, claimed, command, local_slots, run_all, signals_raise
+from oelm.experiments.engines import find_engine
+from oelm.experiments.runner import Job, Slot, claimed, command, local_slots, signals_raise
 from oelm.runs import RunFolder
 from processes import is_alive
 
@@ -75,7 +76,7 @@ def test_two_suites_cannot_have_the_same_run(smoke):
     runs = smoke("phase2")
     refusal = r"another 'oelm run' has runs/GPT-02/oelm_freeze-0 in its queue"
     with _claimed(runs[1]), pytest.raises(OelmError, match=refusal):
-        run_all(runs, slots=1)
+        find_engine("local", slots=1).run(runs)
     assert RunFolder(runs[0].folder).result() is None  # nothing was begun
 
 
@@ -90,7 +91,7 @@ def test_a_run_that_is_being_trained_is_refused_naming_its_process(smoke):
     folder = RunFolder(run.folder)
     folder.create(run.config.to_dict())
     with folder.lock(), pytest.raises(OelmError, match=rf"is being trained by process {os.getpid()} on "):
-        run_all([run], slots=1)
+        find_engine("local", slots=1).run([run])
 
 
 def test_nohup_stays_in_force_while_a_suite_runs():

@@ -10,10 +10,11 @@ import pytest
 
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
+from oelm.experiments.engines import find_engine
 from oelm.experiments.entries import Experiment
 from oelm.experiments.entries import experiment as find_experiment
 from oelm.experiments.plan import plan
-from oelm.experiments.runner import last_words, run_all
+from oelm.experiments.runner import last_words
 from oelm.runs import find_runs
 
 TINY = {"d_model": 16, "num_layers": 1, "num_heads": 2, "d_ff": 32, "max_seq_len": 16}
@@ -54,19 +55,19 @@ def test_all_arms_of_a_plan_differ_in_method_and_seed_only(experiment, fables_fo
 
 def test_a_suite_runs_and_a_second_time_repeats_nothing(experiment, fables_folder, tmp_path):
     planned = plan(experiment, TokenData.open(fables_folder), tmp_path, threads=1)
-    jobs = run_all(planned, slots=2)
+    jobs = find_engine("local", slots=2).run(planned)
     assert [job.exit_code for job in jobs] == [0, 0], [last_words(job.folder) for job in jobs]
     stamps = {run.path: run.result_file.stat().st_mtime_ns for run in find_runs(tmp_path)}
     assert len(stamps) == 2
-    again = run_all(planned, slots=2)
-    assert all(job.process is None for job in again)
+    again = find_engine("local", slots=2).run(planned)
+    assert all(job.task is None for job in again)
     assert {run.path: run.result_file.stat().st_mtime_ns for run in find_runs(tmp_path)} == stamps
 
 
 def test_a_failed_run_is_reported_and_does_not_stop_the_others(experiment, fables_folder, tmp_path):
     planned = plan(experiment, TokenData.open(fables_folder), tmp_path, threads=1)
     planned[0].config.runtime.device = "cuda:99"
-    jobs = run_all(planned, slots=1)
+    jobs = find_engine("local", slots=1).run(planned)
     assert [job.failed for job in jobs] == [True, False]
     assert "'cuda:99' does not exist" in last_words(jobs[0].folder)
     status = jobs[0].folder.status()
@@ -74,16 +75,16 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_others(experiment, fable
     assert status["error"].startswith("device 'cuda:99' does not exist")
 
     planned[0].config.runtime.device = "cpu"  # the right settings go on where the wrong ones were refused
-    assert not any(job.failed for job in run_all(planned, slots=1))
+    assert not any(job.failed for job in find_engine("local", slots=1).run(planned))
     assert planned[0].config.to_dict() == jobs[0].folder.config()
 
 
 def test_stopping_a_suite_checkpoints_its_runs(experiment, fables_folder, tmp_path, spawn):
     program = (
         "import sys; from pathlib import Path; from oelm.data.tokens import TokenData\n"
-        "from oelm.experiments.plan import Experiment, plan; from oelm.experiments.runner import run_all\n"
+        "from oelm.experiments.plan import Experiment, plan; from oelm.experiments.engines import find_engine\n"
         "e = Experiment.model_validate_json(sys.argv[1])\n"
-        "run_all(plan(e, TokenData.open(sys.argv[2]), Path(sys.argv[3]), threads=1), slots=2)"
+        "find_engine('local', slots=2).run(plan(e, TokenData.open(sys.argv[2]), Path(sys.argv[3]), threads=1))"
     )
     experiment.training["max_steps"] = 100_000
     process = spawn(

@@ -501,5 +501,6 @@ def test_the_mean_over_processes_is_the_mean_over_rows_however_few_there_are(row
         objective.pad_id, objective.segments, objective.accumulation = 0, True, 1
         return objective.loss(model, objective.batch(0)).item()
 
-    pair = [Processes(rank=r, size=2, local_rank=r, local_size=2, strategy="ddp", seed=0) for r in (0, 1)]
+    config = RunConfig.parse({"data": {"path": "rows"}})
+    pair = [Processes(config, rank=r, size=2, local_rank=r, local_size=2) for r in (0, 1)]
     assert sum(map(loss, pair)) / 2 == pytest.approx(loss(ALONE), rel=1e-6)

@@ -1,15 +1,15 @@
 """What this machine can do at best, measured here and now: matrix products.
 
-A training step is bound by its FLOPs at the speed of repeated products; how far above that bound it is says what is
-left to gain. Products that find their operands in main memory, not in a warm cache, do not reach it themselves: those
-of a step of medium-512 took 1.43 times as long here (results/bench-cpu).
+A training step is bound by its FLOPs at the speed of repeated products. Products that find their operands in main
+memory, not in a warm cache, do not reach it themselves: medium-512's took 1.43 times as long (results/bench-cpu).
 """
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+
+from oelm.training.timing import now
 
 Shape = tuple[int, int, int]
 SQUARES = (512, 1024, 2048)
@@ -40,14 +40,8 @@ def _speed(shape: Shape, device: torch.device) -> float:
     torch.mm(a, b, out=out)
     best, spent, repeats = float("inf"), 0.0, 0
     while spent < SECONDS_PER_SHAPE or repeats < MINIMUM_REPEATS:
-        start = _now(device)
+        start = now(device)
         torch.mm(a, b, out=out)
-        seconds = _now(device) - start
+        seconds = now(device) - start
         best, spent, repeats = min(best, seconds), spent + seconds, repeats + 1
     return 2 * rows * columns * inner / best
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

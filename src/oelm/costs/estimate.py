@@ -20,6 +20,7 @@ from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import method
 from oelm.models.shape import ALL_SIZES
 from oelm.validation import Limit, plain_number, require_valid
+from oelm.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from oelm.costs.inspection import Costs
@@ -113,25 +114,17 @@ def _costs(job: Job) -> "Costs":
 
 def read_machine(name: str, changes: dict[str, Any]) -> Machine:
     """A machine by name, or from a YAML file with its fields, with any field replaced."""
-    if name in MACHINES:
-        return _machine(asdict(MACHINES[name]) | changes, name)
-    from oelm.yaml_files import read_yaml
-
-    if not Path(name).exists():
+    if name not in MACHINES and not Path(name).exists():
         raise OelmError(f"machine {name!r} is no file and unknown; known: {', '.join(MACHINES)}")
-    values = read_yaml(Path(name), "machine")
+    values = asdict(MACHINES[name]) if name in MACHINES else read_yaml(Path(name), "machine")
     if not isinstance(values, dict):
         raise OelmError(
             f"machine {name} holds {type(values).__name__}; it must be a mapping, e.g. peak_flops: 3.12e+14"
         )
-    return _machine({"name": name} | values | changes, name)
-
-
-def _machine(values: dict[str, Any], where: str) -> Machine:
-    known = [field.name for field in fields(Machine)]
+    values, known = {"name": name} | values | changes, [field.name for field in fields(Machine)]
     for key in values:
         if key not in known:
-            raise unknown(f"setting of machine {where}", str(key), known)
+            raise unknown(f"setting of machine {name}", str(key), known)
     return Machine(**{key: _number(value) if key != "name" else value for key, value in values.items()})
 
 

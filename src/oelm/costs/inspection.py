@@ -7,6 +7,7 @@
 (44896768, 3145728)
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -22,7 +23,6 @@ from oelm.errors import OelmError
 from oelm.freezing.apply import freeze
 from oelm.freezing.methods import Method, method
 from oelm.freezing.projections import CONFIG_KEY
-from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import USUAL_STEPS, picture, trained_shares
 from oelm.freezing.sites import place
 from oelm.models.gpt import GPT
@@ -97,6 +97,7 @@ def costs_of(
     report = freeze(built, chosen)
     flops = model_flops(built, sequence_length=length, shares=trained_shares(report, max_steps))
     step = Step(batch_size, length, precision, gradient_checkpointing, accumulates, cpu)
+    blocks, counts = _blocks(config, labels), (report.total_parameters, report.most_trainable_parameters)
     return Costs(
         model=model if isinstance(model, str) else "GPT",
         method=chosen.name,
@@ -111,7 +112,7 @@ def costs_of(
         projections_without_weights=sum(site.projection != "dense" for site in report.sites),
         block_parameters=_largest_block(built),
         flops=flops.with_checkpointing() if gradient_checkpointing else flops,
-        memory=_memory(config, labels, step, report),
+        memory=training_memory(blocks, step, *counts) if blocks else None,
         training=picture(report, max_steps),
     )
 
@@ -173,16 +174,10 @@ def _usual_length(config: Any, labels: int | None) -> int:
 
 
 def _largest_block(model: nn.Module) -> int:
-    sizes: dict[tuple[str, int | None], int] = {}
+    sizes: Counter[tuple[str, int | None]] = Counter()
     for name, parameter in model.named_parameters():
-        sizes[place(name)] = sizes.get(place(name), 0) + parameter.numel()
+        sizes[place(name)] += parameter.numel()
     return max((size for (_, layer), size in sizes.items() if layer is not None), default=0)
-
-
-def _memory(config: Any, labels: int | None, step: Step, report: FreezeReport) -> Memory | None:
-    blocks = _blocks(config, labels)
-    counts = {"parameters": report.total_parameters, "trainable": report.most_trainable_parameters}
-    return training_memory(blocks, step, **counts) if blocks else None
 
 
 def _blocks(config: Any, labels: int | None) -> Blocks | None:

@@ -114,7 +114,7 @@ class Memory:
     peak_bytes: int
 
 
-def training_memory(blocks: Blocks, step: Step, *, parameters: int, trainable: int) -> Memory:
+def training_memory(blocks: Blocks, step: Step, parameters: int, trainable: int) -> Memory:
     size = PRECISIONS[step.precision]
     weights, optimizer, gradients = size.weight * parameters, size.optimizer * trainable, size.gradient * trainable
     moments = _moments(blocks, step, size, size.copy * parameters, gradients)

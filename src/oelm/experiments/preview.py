@@ -7,7 +7,7 @@ from oelm.costs.inspection import TASK_LENGTH, Costs, costs_of
 from oelm.data.tokenization import bpe_size
 from oelm.data.tokens import read_manifest
 from oelm.errors import OelmError
-from oelm.experiments.entries import DataRecipe, Experiment, read
+from oelm.experiments.entries import Experiment, read
 from oelm.experiments.plan import PlannedRun
 from oelm.runs import RunFolder
 
@@ -48,10 +48,8 @@ def preview(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
 
 def _language_model(run: PlannedRun, experiment: Experiment) -> Costs:
     assert experiment.data is not None
-    model = run.config.model
-    costs = costs_of(
-        model.size, run.config.method, vocab_size=vocabulary(experiment.data), **_how(run), **model.overrides
-    )
+    model, vocabulary = run.config.model, bpe_size(experiment.data.tokenizer) or GPT2_VOCABULARY
+    costs = costs_of(model.size, run.config.method, vocab_size=vocabulary, **_how(run), **model.overrides)
     longest = costs.config["max_seq_len"]
     if costs.sequence_length > longest:
         raise OelmError(f"sequence_length {costs.sequence_length} exceeds the model's max_seq_len {longest}; lower it")
@@ -92,10 +90,6 @@ def _how(run: PlannedRun) -> dict[str, Any]:
         "gradient_checkpointing": runtime.gradient_checkpointing,
         "cpu": device == "cpu" and settings.precision != "fp16",  # which needs a GPU
     }
-
-
-def vocabulary(recipe: DataRecipe) -> int:
-    return bpe_size(recipe.tokenizer) or GPT2_VOCABULARY
 
 
 def corpus_tokens(run: PlannedRun) -> int | None:

@@ -1,27 +1,29 @@
-"""Run a plan on this machine: one process per run, a few at a time, each seen through its run folder only."""
+"""Run a plan: claim its folders, have somebody work on them, each run seen through its folder only.
+
+`Processes` are those of this machine, one per run, a few at a time; `engines` has clusters.
+"""
 
 import contextlib
 import os
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from oelm.errors import OelmError, Unavailable, printable
 from oelm.experiments.plan import PlannedRun
-from oelm.runs import FAILED, FINISHED, RunFolder, fate
-from oelm.training.interruption import STOP_SIGNALS, heard, leave_terminal
+from oelm.runs import FAILED, FINISHED, UNREADABLE, RunFolder, fate
+from oelm.training.interruption import STOP_SIGNALS, handled, heard, leave_terminal
+from oelm.training.leash import leashed
 
 REFUSED = (OelmError.exit_code, Unavailable.exit_code)
 """Exit codes of a run that did not even begin; its status is still that of an earlier attempt."""
 STOPPED = tuple(code for number in STOP_SIGNALS for code in (128 + number, -number))
 """Exit codes of a run that left on request; the negative ones, before it had anything to save."""
-UNREADABLE = "unreadable"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 300  # a run may be in the middle of a validation
@@ -48,8 +50,6 @@ class Job:
 
     run: PlannedRun
     folder: RunFolder
-    process: "subprocess.Popen[bytes] | None" = None
-    slot: Slot | None = None
     task: Any = None
     exit_code: int | None = None
     status: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Job:
 
     @property
     def at_work(self) -> bool:
-        return not self.done and (self.process is not None or self.task is not None)
+        return self.task is not None and not self.done
 
     @property
     def stopped(self) -> bool:
@@ -83,8 +83,7 @@ class Job:
 
     @property
     def last_words(self) -> str:
-        started = self.process is not None or self.task is not None
-        return last_words(self.folder) if started else self.status.get("error", "it was never started")
+        return last_words(self.folder) if self.task else self.status.get("error", "it was never started")
 
     def look(self) -> None:
         """Read its status; one that cannot be read is the trouble of this run alone."""
@@ -109,22 +108,28 @@ class Job:
         self.look()
 
 
-def run_all(
-    planned: Sequence[PlannedRun], *, slots: int | Sequence[Slot], nproc: int = 1, watch: Watch | None = None
-) -> list[Job]:
+class Workers(Protocol):
+    """Who works on the jobs of a plan."""
+
+    def advance(self, jobs: list[Job]) -> None:
+        """Note what has come to its end, and start what can be started."""
+
+    def stop(self, jobs: list[Job]) -> None:
+        """Ask every run at work to checkpoint and leave; return when they have."""
+
+
+def run_all(planned: Sequence[PlannedRun], workers: Workers, watch: Watch | None = None) -> list[Job]:
     """Run what is not finished yet; a failed run does not stop the others; Ctrl-C checkpoints and stops all."""
-    free = [Slot()] * slots if isinstance(slots, int) else list(slots)
     notify = watch or (lambda jobs: None)
     with claimed(planned) as jobs:
         try:
             with signals_raise():
                 while not all(job.done for job in jobs):
-                    free += _reap(jobs)
-                    _launch(jobs, free, nproc)
+                    workers.advance(jobs)
                     notify(jobs)
                     time.sleep(POLL_SECONDS)
         except BaseException:
-            stop(jobs)
+            workers.stop(jobs)
             notify(jobs)
             raise
     notify(jobs)
@@ -161,21 +166,40 @@ def _job(run: PlannedRun, folder: RunFolder) -> Job:
     return job
 
 
-def stop(jobs: list[Job]) -> None:
-    """Ask every running process to checkpoint and leave; end those that do not within the grace period."""
-    running = [job for job in jobs if job.at_work]
-    for job in running:
-        job.process.terminate()  # type: ignore[union-attr]
-    deadline = time.monotonic() + GRACE_SECONDS
-    for job in running:
-        process = job.process
-        assert process is not None
-        try:
-            job.exit_code = process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            job.exit_code = process.wait()
-        job.look()
+class Processes:
+    """Processes of this machine, one for every slot that is free."""
+
+    def __init__(self, slots: Sequence[Slot], nproc: int = 1) -> None:
+        self.free, self.nproc = list(slots), nproc
+        self.taken: dict[Path, Slot] = {}
+
+    def advance(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            if job.at_work:
+                code = job.task.poll()
+                if code is None:
+                    job.look()
+                    continue
+                job.ended(code)
+                self.free.append(self.taken.pop(job.folder.path))
+        for job in jobs:
+            if self.free and job.task is None and not job.done:
+                slot = self.taken[job.folder.path] = self.free.pop(0)
+                job.task = start(job.folder, nproc=self.nproc, environment=slot.environment)
+
+    def stop(self, jobs: list[Job]) -> None:
+        """Those that do not leave within the grace period are ended."""
+        running = [job for job in jobs if job.at_work]
+        for job in running:
+            job.task.terminate()
+        deadline = time.monotonic() + GRACE_SECONDS
+        for job in running:
+            try:
+                job.exit_code = job.task.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                job.task.kill()
+                job.exit_code = job.task.wait()
+            job.look()
 
 
 def last_words(folder: RunFolder, lines: int = 5) -> str:
@@ -190,9 +214,8 @@ def last_words(folder: RunFolder, lines: int = 5) -> str:
 
 def command(folder: RunFolder, nproc: int = 1) -> list[str]:
     """What a run is started with: it must not outlive us. It starts its own processes if there should be several."""
-    leash = [sys.executable, "-m", "oelm.training.leash", str(os.getpid()), sys.executable]
     many = ["--nproc", str(nproc)] if nproc > 1 else []
-    return [*leash, "-m", "oelm", "resume", str(folder.path), "--quiet", *many]
+    return leashed("-m", "oelm", "resume", str(folder.path), "--quiet", *many)
 
 
 def start(
@@ -248,35 +271,5 @@ def signals_raise() -> Iterator[None]:
         leave_terminal()
         raise SystemExit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():
+    with handled(leave, [number for number in heard() if number != signal.SIGINT]):
         yield
-        return
-    previous = {number: signal.signal(number, leave) for number in heard() if number != signal.SIGINT}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _launch(jobs: list[Job], free: list[Slot], nproc: int) -> None:
-    for job in jobs:
-        if not free:
-            return
-        if job.process is None and not job.done:
-            job.slot = free.pop(0)
-            job.process = start(job.folder, nproc=nproc, environment=job.slot.environment)
-
-
-def _reap(jobs: list[Job]) -> list[Slot]:
-    """Note what the processes have come to; return the slots of those that ended."""
-    freed: list[Slot] = []
-    for job in jobs:
-        if job.process is not None and not job.done:
-            code = job.process.poll()
-            if code is None:
-                job.look()
-                continue
-            job.ended(code)
-            freed.append(job.slot or Slot())
-    return freed

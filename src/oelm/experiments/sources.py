@@ -33,7 +33,9 @@ def prepare_at_scale(
     recipe = _recipe(experiment)
     if not _folder(experiment).is_dir():
         say(f"preparing {recipe.corpus} with tokenizer {recipe.tokenizer}")
-    return prepare(source_of(recipe, root), _folder(experiment), _tokenizer(recipe, root))
+    local = root / "gpt2-bpe" if root and recipe.tokenizer == "gpt2" else None
+    tokenizer = local if local and local.is_dir() else recipe.tokenizer
+    return prepare(source_of(recipe, root), _folder(experiment), tokenizer)
 
 
 def expected(experiment: Experiment) -> PreparedData:
@@ -82,8 +84,3 @@ def _folder(experiment: Experiment) -> Path:
     place = data_directory() if experiment.scale == "full" else data_directory() / experiment.scale
     text = "-".join(_folders(recipe)) if isinstance(recipe.folder, list) else recipe.corpus
     return place / f"{text}-{tokenizer_label(recipe.tokenizer)}"
-
-
-def _tokenizer(recipe: DataRecipe, root: Path | None) -> str | Path:
-    local = root / "gpt2-bpe" if root else None
-    return local if recipe.tokenizer == "gpt2" and local and local.is_dir() else recipe.tokenizer

@@ -63,16 +63,9 @@ class GPT(nn.Module):
             for writer in writers:
                 nn.init.normal_(writer.weight, std=INIT_STD / math.sqrt(2 * self.config.num_layers))
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        targets: Tensor | None = None,
-        *,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        hidden = self.hidden(input_ids, position_ids=position_ids, attention_mask=attention_mask, cache=cache)
+    def forward(self, input_ids: Tensor, targets: Tensor | None = None, **context: Any) -> Tensor:
+        """`context`: what `hidden` takes beside the ids."""
+        hidden = self.hidden(input_ids, **context)
         if targets is None:
             return self.head(hidden)
         return vocabulary_loss(hidden.flatten(0, 1), self.embedding.weight, targets.flatten())
@@ -91,7 +84,8 @@ class GPT(nn.Module):
         """
         length = input_ids.shape[1]
         seen = length if attention_mask is None else attention_mask.shape[1]
-        self._require_room(input_ids, max(seen, length))
+        if (longest := max(seen, length)) > self.config.max_seq_len:
+            raise OelmError(f"{longest} tokens exceed max_seq_len {self.config.max_seq_len}; shorten the text")
         if cache is not None and (seen > length or cache.get_seq_length()):
             require_no_shift(self)
         if position_ids is None:
@@ -117,10 +111,6 @@ class GPT(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.embedding.weight)
-
-    def _require_room(self, input_ids: Tensor, seen: int) -> None:
-        if seen > self.config.max_seq_len:
-            raise OelmError(f"{seen} tokens exceed max_seq_len {self.config.max_seq_len}; shorten the text")
 
     def save_pretrained(self, folder: str | Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
         """Write config.json and model.safetensors, as `AutoModelForCausalLM.from_pretrained` expects them.
@@ -178,7 +168,7 @@ class Block(nn.Module):
         self.attention_norm = make_norm(config)
         self.attention = make_attention(config, layer)
         self.ffn_norm = make_norm(config)
-        self.ffn = FeedForward(config) if config.ffn == "gelu" else GatedFeedForward(config)
+        self.ffn = FeedForward(config)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         x = x + self.attention(self.attention_norm(x), context)
@@ -186,30 +176,19 @@ class Block(nn.Module):
 
 
 class FeedForward(nn.Module):
+    """GELU with biases, or SwiGLU without any, as in Llama."""
+
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.d_model, config.d_ff)
-        self.down = nn.Linear(config.d_ff, config.d_model)
+        self.gate = nn.Linear(config.d_model, config.d_ff, bias=False) if config.ffn == "swiglu" else None
+        self.up = nn.Linear(config.d_model, config.d_ff, bias=self.gate is None)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=self.gate is None)
         self.inner_dropout = Dropout(config.dropout if config.ffn_dropout else 0.0)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.down(self.inner_dropout(F.gelu(self.up(x)))))
-
-
-class GatedFeedForward(nn.Module):
-    """SwiGLU, as in Llama: without biases."""
-
-    def __init__(self, config: GPTConfig) -> None:
-        super().__init__()
-        self.gate = nn.Linear(config.d_model, config.d_ff, bias=False)
-        self.up = nn.Linear(config.d_model, config.d_ff, bias=False)
-        self.down = nn.Linear(config.d_ff, config.d_model, bias=False)
-        self.inner_dropout = Dropout(config.dropout if config.ffn_dropout else 0.0)
-        self.dropout = Dropout(config.dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.down(self.inner_dropout(F.silu(self.gate(x)) * self.up(x))))
+        wide = F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        return self.dropout(self.down(self.inner_dropout(wide)))
 
 
 def make_norm(config: GPTConfig) -> nn.Module:

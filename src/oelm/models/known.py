@@ -1,4 +1,4 @@
-"""Published models by their usual names, from configurations in here: counting their parameters needs no download.
+"""Published models by their usual names, as `published.yaml` has them: counting their parameters needs no download.
 
 >>> config, model_class = named_config("bert-base", labels=3)
 >>> config.hidden_size, model_class.__name__
@@ -7,44 +7,24 @@
 
 import difflib
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from oelm.errors import OelmError, Unavailable, unknown
 from oelm.hub import reason, unreachable
 from oelm.models.shape import ALL_SIZES, SIZES
+from oelm.yaml_files import read_yaml
 
-
-@dataclass(frozen=True)
-class Known:
-    model_type: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    """What differs from the defaults of its transformers configuration."""
-    without_labels: str = "AutoModel"
-
-
-_MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
-_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-_ROBERTA = {"vocab_size": 50_265, "max_position_embeddings": 514, "type_vocab_size": 1}
-_BART_BASE = {
-    "d_model": 768,
-    **{f"{side}_layers": 6 for side in ("encoder", "decoder")},
-    **{f"{side}_attention_heads": 12 for side in ("encoder", "decoder")},
-    **{f"{side}_ffn_dim": 3072 for side in ("encoder", "decoder")},
+KNOWN: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_name("published.yaml"), "table")
+ENDINGS = {
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForImageClassification": "AutoModelForImageClassification",
+    "ForCausalLM": "AutoModelForCausalLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+    "ForMaskedLM": "AutoModelForMaskedLM",
 }
-
-KNOWN = {
-    "bert-base": Known("bert"),
-    "bert-large": Known("bert", _LARGE),
-    "minilm-l6": Known("bert", _MINILM),
-    "distilbert-base": Known("distilbert"),
-    "roberta-base": Known("roberta", _ROBERTA),
-    "gpt2": Known("gpt2", without_labels="AutoModelForCausalLM"),
-    "t5-small": Known("t5", without_labels="AutoModelForSeq2SeqLM"),
-    "bart-base": Known("bart", _BART_BASE, without_labels="AutoModelForSeq2SeqLM"),
-    "vit-base": Known("vit"),
-}
+"""The Auto class by how the architecture ends that a model folder says it holds."""
 
 
 def family(config: Any) -> str:
@@ -70,30 +50,16 @@ def named_config(name: str, labels: int | None = None) -> tuple[Any, Any]:
     """The transformers configuration of a known name, a model folder or a hub name, and the Auto class to build."""
     import transformers
 
-    known = KNOWN.get(name)
-    config = transformers.AutoConfig.for_model(known.model_type, **known.settings) if known else read_config(name)
+    known = KNOWN.get(name, {})
+    settings = known.get("settings", {})
+    config = transformers.AutoConfig.for_model(known["model_type"], **settings) if known else read_config(name)
     if labels is not None:
         config.num_labels = labels
         images = hasattr(config, "patch_size")
         return config, getattr(transformers, f"AutoModelFor{'Image' if images else 'Sequence'}Classification")
-    if known:
-        return config, getattr(transformers, known.without_labels)
-    return config, _auto_class(transformers, (config.architectures or [""])[0])
-
-
-def _auto_class(transformers: Any, architecture: str) -> Any:
-    """The Auto class for what a model folder says it holds."""
-    for ending, name in (
-        ("ForSequenceClassification", "AutoModelForSequenceClassification"),
-        ("ForImageClassification", "AutoModelForImageClassification"),
-        ("ForCausalLM", "AutoModelForCausalLM"),
-        ("LMHeadModel", "AutoModelForCausalLM"),
-        ("ForConditionalGeneration", "AutoModelForSeq2SeqLM"),
-        ("ForMaskedLM", "AutoModelForMaskedLM"),
-    ):
-        if architecture.endswith(ending):
-            return getattr(transformers, name)
-    return transformers.AutoModel
+    architecture = (config.architectures or [""])[0]
+    found = next((auto for ending, auto in ENDINGS.items() if architecture.endswith(ending)), "AutoModel")
+    return config, getattr(transformers, known.get("without_labels", "AutoModel") if known else found)
 
 
 def require_known(name: str) -> None:

@@ -28,9 +28,12 @@ def register_with_transformers() -> None:
             sys.meta_path.insert(0, _AfterAutoClasses(theirs, ours))
 
 
-class _AfterAutoClasses(importlib.abc.MetaPathFinder):
+class _AfterAutoClasses(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the one module, and then loads it as its own loader would, with ours behind it."""
+
     def __init__(self, theirs: str, ours: str) -> None:
         self.theirs, self.ours = theirs, ours
+        self.loader: importlib.abc.Loader
 
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.theirs:
@@ -38,13 +41,8 @@ class _AfterAutoClasses(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _RegisteringLoader(spec.loader, self.ours)
+            self.loader, spec.loader = spec.loader, self
         return spec
-
-
-class _RegisteringLoader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader, ours: str) -> None:
-        self.loader, self.ours = loader, ours
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)

@@ -90,22 +90,13 @@ def _disguise(model: Any, described: dict[str, Any]) -> list[tuple[nn.Module, di
 
 def _own_path(model: Any, path: str) -> str:
     """A path as this model has it: the folder may be of the same body with another head, or none."""
-    body = f"{model.base_model_prefix}."
+    body, modules = f"{model.base_model_prefix}.", {name for name, _ in model.named_modules(remove_duplicate=False)}
     for own in (path, path.removeprefix(body), body + path):
-        home = own.rpartition(".")[0]
-        if _has_module(model, own) or _has_module(model, home):
+        if not modules.isdisjoint((own, own.rpartition(".")[0])):
             return own
     raise OelmError(
         f"{type(model).__name__} has no {path!r}, which {CONFIG_KEY} in config.json names; load its own class"
     )
-
-
-def _has_module(model: nn.Module, path: str) -> bool:
-    try:
-        model.get_submodule(path)
-    except AttributeError:
-        return False
-    return True
 
 
 def _require_tensors(model: Any, described: dict[str, Any], files: list[str]) -> None:

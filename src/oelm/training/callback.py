@@ -43,13 +43,13 @@ class FreezeCallback(TrainerCallback):
         self.seed = seed
         """Of the frozen projections; default: the Trainer's own seed."""
         self.pretrained = pretrained
-        self.report: FreezeReport | None = None
+        self.report: FreezeReport = None  # type: ignore[assignment] # until the Trainer is made
         self.timing: dict[str, Any] = {}
-        self._model: nn.Module | None = None
-        self._timer: StepTimer | None = None
+        self._model: nn.Module
+        self._timer: StepTimer
         self._step = ExitStack()
         self._schedule: Schedule | None = None
-        self._rates: Rates | None = None
+        self._rates: Rates
         self._hooks: list[RemovableHandle] = []
         self._made: set[str] = set()
         """Names of parameters that were not there before freezing: pieces, and the parts of GPT-2's fused matrix."""
@@ -85,8 +85,7 @@ class FreezeCallback(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._current = state.global_step + 1
         self._follow_schedule(self._current, state)
-        if self._timer is not None:
-            self._step.enter_context(self._timer.step())
+        self._step.enter_context(self._timer.step())
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._step.close()
@@ -102,7 +101,6 @@ class FreezeCallback(TrainerCallback):
             self._take_report(best)
             self._follow_schedule(best.global_step, best)
         self._verify(model)
-        assert self.report is not None and self._timer is not None
         statistics = {k: v for k, v in self._timer.statistics().items() if not k.endswith("_share")}  # no phases here
         self.timing = {
             "model_type": self.method.name,
@@ -116,7 +114,6 @@ class FreezeCallback(TrainerCallback):
             write_json(folder / "timing_stats.json", self.timing)
 
     def _thawing(self) -> list[tuple[str, nn.Parameter]]:
-        assert self.report is not None and self._model is not None
         sites = [site for site in self.report.sites if site.thaws]
         return [(n, t) for site in sites for n, t in site_tensors(self._model, site) if isinstance(t, nn.Parameter)]
 
@@ -132,7 +129,6 @@ class FreezeCallback(TrainerCallback):
             )
 
     def _follow_schedule(self, step: int, state: Any) -> None:
-        assert self.report is not None and self._model is not None
         before = self.report
         if self._schedule is not None and self._schedule.moves:
             self.report = advance(self._model, self.report, self._schedule, step)
@@ -141,7 +137,6 @@ class FreezeCallback(TrainerCallback):
 
     def _require_optimizer(self, optimizer: Any, parameters: dict[str, nn.Parameter]) -> None:
         """An optimizer of the user's own must hold nothing frozen, and all that freezing made and that will thaw."""
-        assert self.report is not None
         held = {id(p) for group in getattr(optimizer, "param_groups", ()) for p in group["params"]}
         if held.isdisjoint(map(id, parameters.values())):
             return  # sharded: it holds pieces of its own making
@@ -160,7 +155,6 @@ class FreezeCallback(TrainerCallback):
 
         A step of AdamW is proportional to its learning rate, so a factor on the rate is a factor on the step.
         """
-        assert self._rates is not None
         self._remove_hooks()
         rates, keys = self._rates, {name: self._rates.key(name) for name in parameters}
         scaled = {name: key for name, key in keys.items() if key != (1.0, 0)}
@@ -188,7 +182,6 @@ class FreezeCallback(TrainerCallback):
             self._hooks.pop().remove()
 
     def _verify(self, model: nn.Module) -> None:
-        assert self.report is not None
         verify_frozen(_unwrapped(model), self.report)
 
 

@@ -43,10 +43,9 @@ class PeerLost(OelmError):
 class Processes(World):
     """One of several processes."""
 
-    def __init__(self, *, rank: int, size: int, local_rank: int, local_size: int, strategy: str, seed: int) -> None:
-        self.rank, self.size = rank, size
-        self.local_rank, self.local_size = local_rank, local_size
-        self.strategy, self.seed = strategy, seed
+    def __init__(self, config: RunConfig, *, rank: int, size: int, local_rank: int, local_size: int) -> None:
+        self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
+        self.strategy, self.seed = config.runtime.strategy, config.seed
         self._device = torch.device("cpu")
         self._wrapped: nn.Module | None = None
 
@@ -246,25 +245,15 @@ def find_world(config: RunConfig) -> World:
                 f"'oelm train --nproc {config.runtime.nproc}' or torchrun, or set nproc to 1"
             )
         return ALONE
-    size = int(os.environ["WORLD_SIZE"])
-    if size == 1:
-        return ALONE
-    return Processes(
-        rank=int(os.environ["RANK"]),
-        size=size,
-        local_rank=int(os.environ["LOCAL_RANK"]),
-        local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
-        strategy=config.runtime.strategy,
-        seed=config.seed,
-    )
+    names = {"rank": "RANK", "size": "WORLD_SIZE", "local_rank": "LOCAL_RANK", "local_size": "LOCAL_WORLD_SIZE"}
+    places = {name: int(os.environ[variable]) for name, variable in names.items()}
+    return ALONE if places["size"] == 1 else Processes(config, **places)
 
 
 def planned_world(config: RunConfig) -> World:
     """The processes that a launcher is about to start here, to see whether they can work."""
-    count, strategy = config.runtime.nproc, config.runtime.strategy
-    if count == 1:
-        return ALONE
-    return Processes(rank=0, size=count, local_rank=0, local_size=count, strategy=strategy, seed=config.seed)
+    count = config.runtime.nproc
+    return ALONE if count == 1 else Processes(config, rank=0, size=count, local_rank=0, local_size=count)
 
 
 def shard(model: nn.Module, device_type: str) -> None:

@@ -6,6 +6,8 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,16 @@ PACKAGES = ("oelm", "torch", "transformers", "tokenizers", "safetensors", "numpy
 
 
 def environment(device: str | None = None) -> dict[str, Any]:
+    torch = sys.modules.get("torch")  # asked for its devices only if it is loaded already
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": processor_name(),
+        "processor": _linux_says("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": usable_cores(),
         "packages": {name: version(name) for name in PACKAGES},
         "git_commit": git_commit(),
         "device": device,
-        "gpus": gpu_names(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch else [],
     }
 
 
@@ -34,24 +37,14 @@ def allow_recompiling(states: int) -> None:
     setattr(dynamo, limit, max(getattr(dynamo, limit), states + 2))
 
 
-def gpu_names() -> list[str]:
-    """Names of the CUDA devices; torch is asked only if it is loaded already."""
-    torch = sys.modules.get("torch")
-    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch else []
-
-
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def peak_memory_bytes() -> int:
     """The most memory this process has held. getrusage would count what the parent held before this program started."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    if held := _linux_says("/proc/self/status", "VmHWM"):
+        return int(held.split()[0]) * 1024
     try:
         import resource
     except ImportError:  # Windows
@@ -74,26 +67,22 @@ def keep_freed_memory() -> None:
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def processor_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
+def _linux_says(file: str, key: str) -> str | None:
+    """The value of the first line `key: value` of a file that only Linux has."""
+    with suppress(OSError):
+        for line in Path(file).read_text().splitlines():
+            if line.startswith(key):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return None
 
 
 def git_commit() -> str | None:
     """The commit of the code that runs, if it runs from a checkout; marked when files differ from it."""
-    here = Path(__file__).parent
+    git = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5)
     try:
         # Installed into an environment inside somebody else's repository, their commit would say nothing about us.
-        subprocess.run(
-            ["git", "ls-files", "--error-unmatch", __file__], cwd=here, capture_output=True, check=True, timeout=5
-        )
-        describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        run = subprocess.run(describe, cwd=here, capture_output=True, text=True, timeout=5)
+        git(["git", "ls-files", "--error-unmatch", __file__], check=True)
+        run = git(["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"])
     except (OSError, subprocess.SubprocessError):
         return None
     return run.stdout.strip() or None

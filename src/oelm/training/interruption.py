@@ -5,7 +5,10 @@ import signal
 import sys
 import threading
 import time
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
 
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
@@ -19,6 +22,18 @@ the kernel, once for each thread of a parent that dies, which takes its time on 
 def heard() -> list[int]:
     """The signals that mean a request to us."""
     return [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], None], numbers: Sequence[int]) -> Iterator[None]:
+    """Inside, these signals go to the handler; in another thread than the main one, to whom they went before."""
+    here = numbers if threading.current_thread() is threading.main_thread() else ()
+    previous = {number: signal.signal(number, handler) for number in here}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def leave_terminal() -> None:
@@ -53,26 +68,19 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal_number: int | None = None
         self._asked_at = 0.0
-        self._previous: dict[int, object] = {}
+        self._handled = ExitStack()
 
     def __enter__(self) -> "StopRequest":
-        if threading.current_thread() is threading.main_thread():
-            for number in heard():
-                self._previous[number] = signal.signal(number, self._note)
+        self._handled.enter_context(handled(self._note, heard()))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._restore()
+    def __exit__(self, *error: Any) -> None:
+        self._handled.close()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         leave_terminal()
         if self.signal_number is None:
             self.signal_number, self._asked_at = number, time.monotonic()
         elif time.monotonic() - self._asked_at > ECHO_SECONDS[number]:
-            self._restore()
+            self._handled.close()
             signal.raise_signal(number)
-
-    def _restore(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-        self._previous = {}

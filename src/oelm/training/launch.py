@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from oelm.training.config import RunConfig
 from oelm.training.distributed import MEETING, PeerLost, planned_world
 from oelm.training.environment import usable_cores
 from oelm.training.interruption import STOP_SIGNALS, StopRequest
+from oelm.training.leash import leashed
 
 GRACE_SECONDS = 300
 """Between a request to stop and the end: a run may be in the middle of a validation."""
@@ -57,7 +57,8 @@ def launch(
         parts = setup.prepare(config, folder, planned_world(config))  # refuse here what each of them would refuse
         file = Path(temporary) / "config.yaml"
         file.write_text(yaml.safe_dump(parts.config.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
-        command = ["-m", "oelm", "train", "--config", str(file), "--out", str(folder.path), *options]
+        # On a leash, they do not outlive us.
+        command = leashed("-m", "oelm", "train", "--config", str(file), "--out", str(folder.path), *options)
         for restarts in range(max_restarts + 1):
             failures = _run_once(command, config.runtime.nproc, Path(temporary) / f"meeting-{restarts}", stop)
             if not failures:
@@ -78,7 +79,6 @@ def launch(
 
 def _run_once(command: list[str], nproc: int, meeting: Path, stop: StopRequest) -> list[Failure]:
     """What failed, in its order; nothing, if the processes finished. The first that fails ends the others."""
-    leash = [sys.executable, "-m", "oelm.training.leash", str(os.getpid()), sys.executable]  # they do not outlive us
     shared = {**os.environ, **_environment(nproc, meeting)}
     running: dict[int, subprocess.Popen[bytes]] = {}
     failures: list[Failure] = []
@@ -87,7 +87,7 @@ def _run_once(command: list[str], nproc: int, meeting: Path, stop: StopRequest) 
         for rank in range(nproc):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             # A session of its own: Ctrl-C in the terminal reaches only us, and we pass it on.
-            running[rank] = subprocess.Popen([*leash, *command], env={**shared, **own}, start_new_session=True)
+            running[rank] = subprocess.Popen(command, env={**shared, **own}, start_new_session=True)
         while running:
             for rank, process in list(running.items()):
                 if (code := process.poll()) is not None:
@@ -111,18 +111,10 @@ def _environment(nproc: int, meeting: Path) -> dict[str, str]:
     """What the processes have in common; also the cores, unless somebody has said how many threads there should be."""
     ours = {MEETING: str(meeting), "WORLD_SIZE": str(nproc), "LOCAL_WORLD_SIZE": str(nproc)}
     defaults = {"OMP_NUM_THREADS": str(max(1, usable_cores() // nproc))}
-    loopback = _loopback()
-    if loopback is not None:
+    with suppress(OSError, AttributeError, StopIteration):  # the interface that nobody outside this machine can reach
+        loopback = next(name for _, name in socket.if_nameindex() if name in ("lo", "lo0"))
         defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
     return ours | {name: value for name, value in defaults.items() if name not in os.environ}
-
-
-def _loopback() -> str | None:
-    """The name of the interface that nobody outside this machine can reach."""
-    names: list[str] = []
-    with suppress(OSError, AttributeError):
-        names = [name for _, name in socket.if_nameindex()]
-    return next((name for name in ("lo", "lo0") if name in names), None)
 
 
 def _cause(failures: Sequence[Failure]) -> Failure:

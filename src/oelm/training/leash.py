@@ -1,4 +1,4 @@
-"""python -m oelm.leash PID COMMAND…: a command that is asked to leave when its parent, process PID, dies.
+"""python -m oelm.training.leash PID COMMAND…: a command that is asked to leave when its parent, process PID, dies.
 
 A suite that is killed cannot stop its runs. On Linux the kernel can: the run gets a SIGTERM, writes a checkpoint and
 leaves, and the next suite goes on with it. Elsewhere the command just runs.
@@ -11,6 +11,11 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+
+
+def leashed(*arguments: str) -> list[str]:
+    """The command that runs Python with these arguments, on our leash."""
+    return [sys.executable, "-m", "oelm.training.leash", str(os.getpid()), sys.executable, *arguments]
 
 
 def main(parent: int, command: list[str]) -> None:

@@ -70,9 +70,9 @@ class Reporter:
 
     def stepped(self, loss: float) -> None:
         """Count a step that has just been taken."""
-        self.seconds += self.timer.last
-        self._loss = loss
         last = self.timer.last
+        self.seconds += last
+        self._loss = loss
         self._pace = last if self._pace is None else SMOOTHING * self._pace + (1 - SMOOTHING) * last
 
     def log_step(self, step: int, loss: float, norm: float, rate: float) -> None:
@@ -114,7 +114,7 @@ class Reporter:
         self, step: int, final: dict[str, Any], best: dict[str, Any], report: FreezeReport, model: nn.Module
     ) -> dict[str, Any]:
         """Write timing and result; verification of the frozen weights must have passed."""
-        headline, spent = self.objective.headline, self.validation_seconds
+        headline, spent, on_gpu = self.objective.headline, self.validation_seconds, self.device.type == "cuda"
         dataset = self.data.manifest.get("name", self.data.path.name)
         timing = {
             "model_type": self.config.method_name,
@@ -156,7 +156,7 @@ class Reporter:
             "training_seconds": self.seconds,
             "validation_seconds": sum(spent),
             "median_step_time": timing.get("median_step_time"),
-            "peak_memory_bytes": self._peak_memory(),
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(self.device) if on_gpu else peak_memory_bytes(),
         }
         self.folder.record(self.folder.result_file, result)
         log.info("finished: %s %.4f over the whole validation set", headline, final[headline])
@@ -176,8 +176,3 @@ class Reporter:
 
     def _tokens_per_second(self) -> float | None:
         return self._tokens(1) / self._pace if self._pace else None
-
-    def _peak_memory(self) -> int:
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
-        return peak_memory_bytes()

@@ -15,6 +15,15 @@ PUBLISHED_WARMUP = 100
 SPLIT_EVERY = 10
 
 
+def now(device: torch.device) -> float:
+    """The clock, once the device has done all it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()
+
+
 class StepTimer:
     """Times the phases of each optimizer step.
 
@@ -37,9 +46,9 @@ class StepTimer:
         self._steps_seen += 1
         split = self.device.type == "cpu" or self._steps_seen % SPLIT_EVERY == 0
         self._phases = dict.fromkeys(PHASES, 0.0 if split else math.nan)
-        start = self._now()
+        start = now(self.device)
         yield
-        self.last = self._now() - start
+        self.last = now(self.device) - start
         if self._unmeasured > 0:
             self._unmeasured -= 1
         else:
@@ -50,20 +59,13 @@ class StepTimer:
         if math.isnan(self._phases[name]):
             yield
             return
-        start = self._now()
+        start = now(self.device)
         yield
-        self._phases[name] += self._now() - start
+        self._phases[name] += now(self.device) - start
 
     def skip(self, steps: int) -> None:
         """Leave out the next steps: after a resume or a recompilation they are not typical."""
         self._unmeasured = max(self._unmeasured, steps)
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        elif self.device.type == "mps":
-            torch.mps.synchronize()
-        return time.perf_counter()
 
     def tensor(self) -> Tensor:
         return torch.tensor(self.rows, dtype=torch.float64).reshape(-1, 1 + len(PHASES))

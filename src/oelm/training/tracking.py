@@ -5,9 +5,9 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from oelm.errors import Unavailable, unknown
 
@@ -23,12 +23,21 @@ def require_installed(names: Sequence[str]) -> None:
             raise Unavailable(f"tracker {name!r} is not installed; pip install 'oelm[track]', or leave --track out")
 
 
-class Tracker(Protocol):
-    def log(self, step: int, values: dict[str, float]) -> None: ...
-    def close(self) -> None: ...
+class Tracker:
+    """As wandb and trackio are told; the others have calls of their own."""
+
+    run: Any
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None: ...
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
+
+    def close(self) -> None:
+        self.run.finish()
 
 
-class _TensorBoard:
+class _TensorBoard(Tracker):
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -42,7 +51,7 @@ class _TensorBoard:
         self.writer.close()
 
 
-class _Wandb:
+class _Wandb(Tracker):
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         import wandb
 
@@ -54,28 +63,16 @@ class _Wandb:
             project=project, name=folder.name, id=identity, dir=str(folder), config=config, resume="allow"
         )
 
-    def log(self, step: int, values: dict[str, float]) -> None:
-        self.run.log(values, step=step)
 
-    def close(self) -> None:
-        self.run.finish()
-
-
-class _Trackio:
+class _Trackio(Tracker):
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         import trackio
 
         project = os.environ.get("TRACKIO_PROJECT") or "oelm"
         self.run = trackio.init(project=project, name=folder.name, config=config, resume="allow")
 
-    def log(self, step: int, values: dict[str, float]) -> None:
-        self.run.log(values, step=step)
 
-    def close(self) -> None:
-        self.run.finish()
-
-
-class _MLflow:
+class _MLflow(Tracker):
     """Into the run folder, unless MLFLOW_TRACKING_URI names a server."""
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
@@ -103,7 +100,7 @@ class _MLflow:
         self.client.set_terminated(self.run)
 
 
-TRACKERS: dict[str, Callable[[Path, dict[str, Any]], Tracker]] = {
+TRACKERS: dict[str, type[Tracker]] = {
     "tensorboard": _TensorBoard,
     "wandb": _Wandb,
     "mlflow": _MLflow,

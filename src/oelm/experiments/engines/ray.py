@@ -7,9 +7,9 @@ from typing import Any
 
 from oelm.errors import OelmError
 from oelm.experiments.engines import Engine
-from oelm.experiments.engines.cluster import Scheduler, require, run_on, work
+from oelm.experiments.engines.cluster import Scheduler, require, work
 from oelm.experiments.plan import PlannedRun
-from oelm.experiments.runner import Job, Watch
+from oelm.experiments.runner import Job, Watch, run_all
 
 CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Read when Ray is imported, on every system: "0" has a cluster of one's own listen on the loopback interface only.
@@ -38,7 +38,7 @@ class Ray(Engine):
                 where = f"the Ray cluster at {self.address}" if self.address else "a local Ray cluster"
                 raise OelmError(f"{where} cannot be reached or started: {' '.join(str(error).split())[:200]}") from None
         try:
-            return run_on(_scheduler(ray, self.nproc), planned, watch)
+            return run_all(planned, _scheduler(ray, self.nproc), watch)
         finally:
             if ours:
                 ray.shutdown()

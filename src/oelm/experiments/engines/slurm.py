@@ -10,9 +10,9 @@ from typing import Any
 
 from oelm.errors import OelmError
 from oelm.experiments.engines import Engine
-from oelm.experiments.engines.cluster import Process, Scheduler, require, run_on, work
+from oelm.experiments.engines.cluster import Process, Scheduler, require, work
 from oelm.experiments.plan import PlannedRun
-from oelm.experiments.runner import Job, Watch
+from oelm.experiments.runner import Job, Watch, run_all
 from oelm.training.config import with_settings
 
 LOGS = Path("slurm")
@@ -78,4 +78,4 @@ class Slurm(Engine):
         def exit_code(task: Any) -> int | None:
             return task.result() if task.done() else None
 
-        return run_on(Scheduler(submit, exit_code, lambda task: task.cancel()), planned, watch)
+        return run_all(planned, Scheduler(submit, exit_code, lambda task: task.cancel()), watch)
