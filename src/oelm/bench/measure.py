@@ -68,7 +68,12 @@ def bench(
     """
     device = device or torch.device("cpu")
     names = list(dict.fromkeys(arm_name(name) for name in ([reference, *arms] if reference else arms)))
-    _require(names, rounds, memory, device)
+    if not names:
+        raise OelmError("no arms to time; name methods ('oelm methods') or peers (gpt2, plain)")
+    if rounds < FEWEST_ROUNDS:
+        raise OelmError(f"{rounds} rounds decide nothing; use at least {FEWEST_ROUNDS}")
+    if memory and device.type != "cpu":
+        raise OelmError(f"--memory measures a CPU process, not {device}; use --device cpu, or leave --memory out")
     config, settings = shape.model(), shape.settings()
     tokens = shape.batch * config.max_seq_len
     multiplied = gemm_shapes(tokens, config.d_model, config.d_ff, config.vocab_size)
@@ -197,15 +202,6 @@ def _facts(arm: TimedArm, seconds: NDArray[np.float64], tokens: int, peak: float
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "seconds": [float(value) for value in seconds],
     }
-
-
-def _require(names: list[str], rounds: int, memory: bool, device: torch.device) -> None:
-    if not names:
-        raise OelmError("no arms to time; name methods ('oelm methods') or peers (gpt2, plain)")
-    if rounds < FEWEST_ROUNDS:
-        raise OelmError(f"{rounds} rounds decide nothing; use at least {FEWEST_ROUNDS}")
-    if memory and device.type != "cpu":
-        raise OelmError(f"--memory measures a CPU process, not {device}; use --device cpu, or leave --memory out")
 
 
 def _explained(name: str, step: Step) -> Step:

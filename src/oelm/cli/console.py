@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.measure import Measurement
-from rich.table import Column, Table
+from rich.table import Table
 
 UNLIMITED = 10_000
 """Columns of what is no terminal: lines are as long as they are."""
@@ -26,16 +26,14 @@ class WholeConsole(Console):
 
     def _least_width(self, table: Table) -> int:
         """The width at which nothing of a table is lost: unwrapped columns in full, others by their longest word."""
+        wide = self.options.update(max_width=UNLIMITED)
         for column in table.columns:
             if column.overflow == "ellipsis":
                 column.overflow = "fold"
             if column.no_wrap:
-                column.min_width = max(column.min_width or 0, self._natural_width(column))
-        return Measurement.get(self, self.options.update(max_width=UNLIMITED), table).minimum
-
-    def _natural_width(self, column: Column) -> int:
-        wide = self.options.update(max_width=UNLIMITED)
-        return max(Measurement.get(self, wide, cell).maximum for cell in (column.header, *column.cells))
+                widths = [Measurement.get(self, wide, cell).maximum for cell in (column.header, *column.cells)]
+                column.min_width = max(column.min_width or 0, *widths)
+        return Measurement.get(self, wide, table).minimum
 
 
 def command_console(*, stderr: bool = False, **options: Any) -> Console:

@@ -152,18 +152,14 @@ def claimed(planned: Sequence[PlannedRun]) -> Iterator[list[Job]]:
                     f"{folder.path} is being trained by process {holder['pid']} on {holder['host']}; "
                     f"wait for it, or: oelm stop {folder.path}"
                 )
-            jobs.append(_job(run, folder))
+            job = Job(run, folder)
+            job.look()
+            try:
+                job.exit_code = None if folder.result() is None else 0
+            except OelmError as error:
+                job.exit_code, job.status = 1, {"state": UNREADABLE, "error": str(error)}
+            jobs.append(job)
         yield jobs
-
-
-def _job(run: PlannedRun, folder: RunFolder) -> Job:
-    job = Job(run, folder)
-    job.look()
-    try:
-        job.exit_code = None if folder.result() is None else 0
-    except OelmError as error:
-        job.exit_code, job.status = 1, {"state": UNREADABLE, "error": str(error)}
-    return job
 
 
 class Processes:

@@ -133,7 +133,7 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         started_at = self.step
-        log.info("%s: %s from step %d", self.folder.name, self.config.method_name, self.step)
+        log.info("%s: %s from step %d", self.folder.name, self.config.method_name, started_at)
         try:
             with StopRequest() as stop:
                 result = self._until_stopped(stop)
@@ -155,7 +155,9 @@ class Trainer:
         try:
             with self.world.peers():
                 self._fit(stop)
-                return self._finish()
+                final = self.best if self.settings.score == "best" else self._validate(whole=True)
+                verify_frozen(self.model, self.freeze_report)  # raises if anything frozen has moved
+                return self.reporter.finish(self.step, final, self.best, self.freeze_report, self.model)
         except Interrupted:
             self.reporter.say(INTERRUPTED, self.step)  # here, where an echo of the request does no harm yet
             raise
@@ -319,13 +321,6 @@ class Trainer:
         if "mps" in generators and self.device.type == "mps":
             torch.mps.set_rng_state(generators["mps"])
         self.folder.truncate_records(self.step, state.get("records"))
-
-    # The end
-
-    def _finish(self) -> dict[str, Any]:
-        final = self.best if self.settings.score == "best" else self._validate(whole=True)
-        verify_frozen(self.model, self.freeze_report)  # raises if anything frozen has moved
-        return self.reporter.finish(self.step, final, self.best, self.freeze_report, self.model)
 
 
 def _no_progress_bars() -> None:
