@@ -1,6 +1,7 @@
 """oelm generate: any model writes, in pieces or many at once."""
 
 import json
+import math
 
 import pytest
 from typer.testing import CliRunner
@@ -8,7 +9,10 @@ from typer.testing import CliRunner
 import oelm
 from oelm.cli.main import app
 from oelm.evaluation.generation import generate, write
+from oelm.evaluation.perplexity import nats
+from oelm.evaluation.quality import figures
 from oelm.evaluation.subjects import load
+from oelm.records import read_json
 
 
 def run(*words, **options):
@@ -44,6 +48,10 @@ def test_a_stock_folder_writes_many_at_once_and_after_every_line(stock):
     [
         (["--prompt", "a " * 200], "shorten the prompt"),
         (["--interactive", "--json"], "one text at a time"),
+        (["somewhere/else"], "--quality compares several"),
+        (["--quality", "--temperature", 0], "texts that differ"),
+        (["--reference", "gpt2"], "is for --quality"),
+        (["--quality", "--prompt", "a " * 200], "shorten the prompt"),
         (["--checkpoint", "worst"], "'worst' is unknown"),
     ],
 )
@@ -51,3 +59,30 @@ def test_what_makes_no_sense_is_refused_in_one_line(stock, more, words):
     result = run("generate", stock, *more)
     assert isinstance(result.exception, oelm.OelmError) and words in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_quality_counts_words_that_are_new_and_words_that_come_again():
+    assert figures(["a b c d e f"]) == {
+        "words per text": 6, "distinct-1 %": 100, "distinct-2 %": 100, "distinct-3 %": 100, "repetition %": 0
+    }  # fmt: skip
+    said_twice = figures(["a b c d", "a b c d"])  # new in its own text, but not in all of them
+    assert said_twice["distinct-2 %"] == 50 and said_twice["repetition %"] == 0
+    assert figures(["", "one"]) == {"words per text": 0.5, "distinct-1 %": 100}
+
+
+def test_quality_is_a_row_per_arm_beside_the_validation_text(runs, stock):
+    models = [runs / "baseline-0", runs / "baseline-1", stock]
+    result = run("generate", *models, "--quality", "--batch", 3, "--tokens", 20, "--reference", stock, "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert [arm["arm"] for arm in facts["arms"]] == ["baseline", str(stock), "validation text"]
+    record = read_json(runs / "baseline-0" / "evaluation" / "generation.json", "headlines", "beside", "step")
+    assert record["reference"] == str(stock) and record["samples"] == 3
+    texts, judge = record["texts"], load(stock)
+    ids = [judge.encode(text) for text in texts]
+    loss = sum(nats(judge, one, 32) for one in ids) / sum(len(one) - 1 for one in ids)
+    assert record["headlines"] == pytest.approx({**figures(texts), "reference perplexity": math.exp(loss)})
+    words = record["beside"]["validation text"]
+    assert words["words per text"] > 5 and words["repetition %"] == 0
+    said = run("generate", runs / "baseline-0", "--quality", "--batch", 2, "--tokens", 8)
+    assert said.exit_code == 0 and "distinct-2 %" in said.stdout and "validation text" in said.stdout

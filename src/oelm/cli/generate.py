@@ -9,8 +9,12 @@ import typer
 
 
 def generate(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN|FOLDER|NAME", help="A run, checkpoint, model folder or name on the hub.")
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|FOLDER|NAME…",
+            help="A run, checkpoint, model folder or name on the hub; several with --quality.",
+        ),
     ],
     prompt: Annotated[str, typer.Option(help="Text to go on from; empty starts a new document.")] = "",
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add at most.")] = 120,
@@ -20,27 +24,50 @@ def generate(
         float, typer.Option(min=0.01, max=1.0, help="… and among the likeliest that together have this share.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
-    batch: Annotated[int, typer.Option(min=1, max=1024, help="How many texts to write.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="How many texts to write. (default: 1; 100 with --quality)")
+    ] = None,
+    quality: Annotated[
+        bool, typer.Option("--quality", help="Write many texts and say what they are like, beside the validation text.")
+    ] = False,
+    reference: Annotated[
+        str | None, typer.Option(help="Model whose perplexity of the texts --quality measures.", metavar="MODEL")
+    ] = None,
     interactive: Annotated[bool, typer.Option("--interactive", help="Go on from every line that is typed.")] = False,
     checkpoint: Annotated[str, typer.Option(help="best or latest.")] = "best",
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Let a trained model write; one text appears as it is written."""
+    """Let a trained model write; one text appears as it is written.
+
+    With --quality: words per text, distinct-n (the share of different ones among all runs of n words), repetition (of
+    four words that stood in the same text before) and, with --reference, how well another model foretells the texts.
+    Runs of one arm are one row, with 95 % intervals over seeds; a run keeps its figures in evaluation/generation.json.
+    """
     from oelm.errors import OelmError
 
-    if interactive and (as_json or batch > 1):
-        raise OelmError("--interactive writes one text at a time; leave --json and --batch out")
+    many = batch is not None and batch > 1
+    if interactive and (as_json or many or quality):
+        raise OelmError("--interactive writes one text at a time; leave --json, --batch and --quality out")
+    if len(models) > 1 and not quality:
+        raise OelmError(f"one model writes at a time, not {len(models)}; --quality compares several")
+    if quality and not temperature:
+        raise OelmError("--quality needs texts that differ, but --temperature 0 writes the same one each time")
+    if reference and not quality:
+        raise OelmError(f"--reference {reference} is for --quality; add it, or leave --reference out")
     from oelm.evaluation import generation
     from oelm.evaluation.subjects import load
 
     how: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    if quality:
+        _quality(models, checkpoint, reference, as_json, prompt=prompt, samples=batch or 100, **how)
+        return
+    run, batch = models[0], batch or 1
     subject = load(run, checkpoint)
-
     say = partial(print, end="", flush=True)
     for text in (line.rstrip("\n") for line in sys.stdin) if interactive else [prompt]:
-        if batch > 1 or as_json:
+        if many or as_json:
             texts = generation.write(subject, text, batch=batch, **how)
-            facts = {"run": run, "prompt": text, "text": texts[0], **({"texts": texts} if batch > 1 else {})}
+            facts = {"run": run, "prompt": text, "text": texts[0], **({"texts": texts} if many else {})}
             shown = json.dumps(facts, ensure_ascii=False, indent=2)
             typer.echo(shown if as_json else "\n\n".join(text + one for one in texts))
             continue
@@ -48,3 +75,25 @@ def generate(
             say(text)
         generation.write(subject, text, stream=say, **how)
         typer.echo()
+
+
+def _quality(models: list[str], checkpoint: str, reference: str | None, as_json: bool, **how: Any) -> None:
+    from oelm.analysis.compare.across import Measured, across, arms_table
+    from oelm.cli.console import command_console
+    from oelm.evaluation.quality import quality
+    from oelm.evaluation.subjects import load
+
+    judge = load(reference) if reference else None
+    records, measured, read = [], [], []
+    for name in models:
+        subject = load(name, checkpoint)
+        facts = quality(subject, reference=judge, **how)
+        kept = subject.record("generation", facts)
+        records.append({"model": name, **facts, "file": kept and str(kept)})
+        measured.append(Measured(name, subject.run, facts["headlines"]))
+        read += [Measured(label, None, values) for label, values in facts["beside"].items()]
+    arms = across([*measured, *(one for at, one in enumerate(read) if one not in read[:at])])
+    if as_json:
+        typer.echo(json.dumps({"models": records, "arms": arms}, ensure_ascii=False, indent=2))
+    else:
+        command_console().print(arms_table(arms))
