@@ -8,6 +8,8 @@ clock.jsonl          wall-clock of the same steps, kept apart because time never
 timing_stats.json    step times under the published field names, with their breakdown
 freeze.json          what was frozen, with hashes
 checkpoints/         step-N folders, and the links `best` and `latest`
+predictions.jsonl    of a classifier, its answer to every row it was judged by
+evaluation/          what `oelm evaluate`, `oelm probe` and `oelm generate --quality` measured
 training.log         what was said
 output.txt           what a run of a suite printed: why it was refused, or broke down
 result.json          the outcome; there is one if and only if the run finished
@@ -84,6 +86,7 @@ class RunFolder:
         self.samples_file = self.path / "samples.jsonl"
         self.timing_file = self.path / "timing_stats.json"
         self.freeze_file = self.path / "freeze.json"
+        self.predictions_file = self.path / "predictions.jsonl"
         self.log_file = self.path / "training.log"
         self.output_file = self.path / "output.txt"
         self.result_file = self.path / "result.json"

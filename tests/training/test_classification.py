@@ -19,6 +19,7 @@ from oelm.data.tasks import TaskSource, find_task
 from oelm.evaluation.generation import generate
 from oelm.models import classifiers
 from oelm.models.known import read_config
+from oelm.records import read_rows
 from oelm.runs import RunFolder
 from oelm.training import setup
 from oelm.training.checkpoints import newest_valid
@@ -106,6 +107,15 @@ def test_a_classifier_learns_and_its_result_says_how_well(model, config, tmp_pat
     assert final["classes"] == ["negative", "positive"]
     assert result["frozen_verified"] and result["frozen_parameters"] > 0
     assert RunFolder(tmp_path / "run").timing()["final_accuracy"] == final["accuracy"]
+    rows = read_rows(RunFolder(tmp_path / "run").predictions_file, "label", "prediction", "scores")
+    assert [row["index"] for row in rows] == list(range(60))
+    assert [(row["text"].strip(), row["label"]) for row in rows] == [
+        (text, final["classes"][label]) for text, label in sentences(60, seed=60)
+    ]
+    counted = [[sum(row["label"] == a and row["prediction"] == b for row in rows) for b in final["classes"]]
+               for a in final["classes"]]  # fmt: skip
+    assert counted == final["confusion"]
+    assert all(final["classes"][int(np.argmax(row["scores"]))] == row["prediction"] for row in rows)
 
 
 @every_model
@@ -407,6 +417,9 @@ def test_the_best_accuracy_is_the_result_if_asked(config, tmp_path):
     rows = RunFolder(tmp_path / "run").metrics("validation")
     assert result["final"]["accuracy"] == max(row["accuracy"] for row in rows)
     assert result["final"]["samples"] == 60
+    predictions = read_rows(RunFolder(tmp_path / "run").predictions_file)  # of the best step, not of the last
+    right = sum(row["label"] == row["prediction"] for row in predictions)
+    assert right / 60 == pytest.approx(result["final"]["accuracy"])
 
 
 def test_a_model_folder_runs_no_code_and_unpickles_nothing(tmp_path):

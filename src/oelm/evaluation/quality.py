@@ -1,4 +1,4 @@
-"""What many texts of a model are like: their words, whether they repeat themselves, how a reference model reads them."""
+"""What many texts of a model are like: their words, whether they repeat themselves, what a reference model says."""
 
 import math
 from collections.abc import Sequence

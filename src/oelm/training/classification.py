@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from oelm.data.labelled import TaskData, Texts
 from oelm.data.order import GroupedOrder
+from oelm.data.tokenization import load_tokenizer
 from oelm.errors import OelmError
 from oelm.training.config import TrainingSection
 from oelm.training.objectives import FORWARD_SHARE
@@ -46,6 +47,7 @@ class Classification:
         self.tokens_per_batch = round(int(data.train.lengths.sum()) / self.order.batches_per_epoch)
         self._part = self._validation_part(settings)
         self._weight = 1.0
+        self._scores = np.zeros((0, self.num_classes))
 
     def batch(self, micro_step: int) -> Batch:
         rows = self.order.batch(micro_step)
@@ -70,17 +72,18 @@ class Classification:
         """Over every validation row, or over the fixed part that `eval_budget` affords; the confusion of the whole."""
         texts = self.data.validation
 
-        def measure(chosen: NDArray[np.int64]) -> tuple[float, NDArray[np.int64]]:
+        def measure(chosen: NDArray[np.int64]) -> tuple[float, NDArray[np.int64], NDArray[np.float32]]:
             batch = self._collate(texts, chosen)
             logits, labels = self._logits(model, batch).float(), batch["labels"]
             # A classifier may know more classes than the task has; it is asked only about these.
-            guesses = logits[:, : self.num_classes].argmax(dim=1)
+            known = logits[:, : self.num_classes]
             confusion = np.zeros((self.num_classes, self.num_classes), dtype=np.int64)
-            np.add.at(confusion, (labels.cpu().numpy(), guesses.cpu().numpy()), 1)
-            return F.cross_entropy(logits, labels, reduction="sum").item(), confusion
+            np.add.at(confusion, (labels.cpu().numpy(), known.argmax(dim=1).cpu().numpy()), 1)
+            return F.cross_entropy(logits, labels, reduction="sum").item(), confusion, known.softmax(1).cpu().numpy()
 
-        measured = self.world.map(measure, self._validation_batches(np.arange(len(texts)) if whole else self._part))
-        nats, confusion = sum(n for n, _ in measured), np.sum([c for _, c in measured], axis=0)
+        batches = self._validation_batches(np.arange(len(texts)) if whole else self._part)
+        measured = self.world.map(measure, batches)
+        nats, confusion = sum(n for n, _, _ in measured), np.sum([c for _, c, _ in measured], axis=0)
         rows = int(confusion.sum())
         values: dict[str, Any] = {
             "loss": nats / rows,
@@ -92,7 +95,22 @@ class Classification:
         if whole:
             values |= {"split": self.data.validation_split}
             values |= {"classes": self.data.classes, "confusion": confusion.tolist()}
+            scores = np.concatenate([scores for _, _, scores in measured])
+            self._scores = scores[np.argsort(np.concatenate(batches))]  # (rows, classes)
         return values
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """What the last whole validation made of every row, with the text as the tokens tell it."""
+        texts, classes, tokenizer = self.data.validation, self.data.classes, load_tokenizer(self.data.tokenizer_path)
+        rows = []
+        for index, scores in enumerate(self._scores):
+            parts = np.split(texts.row(index), [texts.first[index]])
+            said = [tokenizer.decode(part.tolist()) for part in parts if len(part)]
+            known = {"label": classes[texts.labels[index]], "prediction": classes[scores.argmax()]}
+            rows.append(
+                {"index": index, **known, "scores": [round(float(s), 6) for s in scores], "text": " ‖ ".join(said)}
+            )
+        return rows
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
         return model(**{name: tensor for name, tensor in batch.items() if name != "labels"}).logits

@@ -5,6 +5,7 @@
 A run folder with a checkpoint is continued, bit for bit as if it had never stopped; one with a result is left as it is.
 """
 
+import json
 import logging
 import math
 import sys
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 
 from oelm.errors import OelmError
+from oelm.files import write_atomically
 from oelm.freezing.apply import freeze, freeze_from_report, verify_frozen
 from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import Rates, Schedule, advance
@@ -156,6 +158,8 @@ class Trainer:
             with self.world.peers():
                 self._fit(stop)
                 final = self.best if self.settings.score == "best" else self._validate(whole=True)
+                if final is not self.best:
+                    self._keep_predictions()
                 verify_frozen(self.model, self.freeze_report)  # raises if anything frozen has moved
                 return self.reporter.finish(self.step, final, self.best, self.freeze_report, self.model)
         except Interrupted:
@@ -252,6 +256,8 @@ class Trainer:
             improved = values["accuracy"] > self.best.get("accuracy", -1)
         else:
             improved = values["loss"] < self.best["loss"]
+        if improved and scored:
+            self._keep_predictions()
         if improved:
             self.best = {**(values if scored else {"loss": values["loss"]}), "step": self.step}
         return improved
@@ -321,6 +327,12 @@ class Trainer:
         if "mps" in generators and self.device.type == "mps":
             torch.mps.set_rng_state(generators["mps"])
         self.folder.truncate_records(self.step, state.get("records"))
+
+    def _keep_predictions(self) -> None:
+        """What the validation that counts made of every row, if rows have a right answer."""
+        if self.world.leads and hasattr(self.objective, "predictions"):
+            rows = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.objective.predictions())
+            write_atomically(self.folder.predictions_file, rows)
 
 
 def _no_progress_bars() -> None:
