@@ -35,6 +35,19 @@ def unreachable() -> str | None:
 def reason(error: Exception, name: str | Path = "") -> str:
     """Why something could not be had, in a few words; what is a file or folder was not asked of the hub."""
     here = bool(name) and Path(name).exists()
-    return (
-        (None if here else unreachable()) or textwrap.shorten(str(error), 160, placeholder=" …") or type(error).__name__
-    )
+    words = textwrap.shorten(str(error), 160, placeholder=" …") or type(error).__name__
+    return (None if here else unreachable()) or _refusal(error) or words
+
+
+_REFUSALS = {
+    "GatedRepoError": "it is gated: accept its conditions on its page, then 'hf auth login'",
+    "RepositoryNotFoundError": "there is none of this name, or it is private: 'hf auth login'",
+    "RevisionNotFoundError": "it has no such revision",
+}
+
+
+def _refusal(error: BaseException | None) -> str | None:
+    """What the hub itself said, below the errors that other libraries made of it."""
+    while error is not None and type(error).__name__ not in _REFUSALS:
+        error = error.__cause__ or error.__context__
+    return _REFUSALS[type(error).__name__] if error else None

@@ -35,6 +35,28 @@ def plain_number(text: str) -> int | float | None:
     return int(text) if re.fullmatch(r"[-+]?[0-9]{1,300}", text) else float(text)
 
 
+TOKENS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}
+SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def amount(option: str, text: str, units: Mapping[str, float]) -> float:
+    """What people write with units, in the smallest of them.
+
+    >>> amount("--budget", "1h30m", SECONDS), amount("--max-tokens", "2.5M", TOKENS)
+    (5400.0, 2500000.0)
+    """
+    parts = re.findall(r"([0-9.]+) *([A-Za-z]*) *", text)
+    numbers = [plain_number(number) for number, _ in parts]
+    written = "".join(number + unit for number, unit in parts)
+    if written != text.replace(" ", "") or not all(numbers) or any(unit not in units for _, unit in parts):
+        largest = max(units, key=lambda unit: units[unit])
+        known = ", ".join(unit for unit in units if unit)
+        raise OelmError(
+            f"{option} {text!r} is not possible; give a number above 0 and its unit, e.g. 2{largest} ({known})"
+        )
+    return sum(float(number or 0) * units[unit] for number, (_, unit) in zip(numbers, parts, strict=True))
+
+
 def require_name(what: str, name: str) -> None:
     """Refuse a name that would lead elsewhere as part of a path, or garble a terminal."""
     if not name or not name.isprintable() or name.startswith(".") or re.search(r"[/\\]|\.\.", name):

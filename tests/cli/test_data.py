@@ -135,3 +135,36 @@ def test_a_name_does_not_lead_out_of_the_data_folder(tmp_path: Path) -> None:
         run("prepare", tmp_path / "a.txt", "--name", "../../out", "--tokenizer", "bpe:300")
     with pytest.raises(OelmError, match=r"task '\.\./out' cannot be a folder's name"):
         find_task("../out", ["text"])
+
+
+def test_several_files_name_the_corpus_together_and_one_validation_document_is_warned_of(tmp_path: Path) -> None:
+    for name in ("book", "notes"):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name} {i}, a pear\n<|endoftext|>\n" for i in range(40)))
+    (tmp_path / "held.txt").write_text("one document")
+    files = [tmp_path / "book.txt", tmp_path / "notes.txt"]
+    result = CliRunner().invoke(
+        app, ["prepare", *map(str, files), "--tokenizer", "bpe:300", "--validation", str(tmp_path / "held.txt")]
+    )
+    assert result.exit_code == 0
+    assert "book-notes-bpe300" in result.stdout
+    assert " tokens in 1 document\n" in result.stdout
+    assert "validation is a single document and says little; give --validation or a larger" in result.stderr
+
+
+def test_the_help_says_how_a_text_is_cut_into_documents() -> None:
+    said = " ".join(run("prepare", "--help").split())
+    assert "A .txt is cut at lines that say <|endoftext|>" in said
+    assert "any other at blank lines, into documents of about 64 kB" in said
+
+
+def test_an_amount_of_tokens_is_written_as_people_do(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text\n" + "".join(f"a pear and a tree of number {i}\n" for i in range(900)))
+    small = json.loads(
+        run("prepare", tmp_path / "train.csv", "--tokenizer", "bpe:300", "--max-tokens", "1.5k", "--json")
+    )
+    assert 1500 <= small["train_tokens"] < 1540
+    for bad in ("many", "-5", "0", "5x", "1_000"):
+        with pytest.raises(OelmError, match=rf"--max-tokens '{bad}' is not possible; .*e\.g\. 2B \(k, M, B\)"):
+            run("prepare", tmp_path / "train.csv", f"--max-tokens={bad}")
+    with pytest.raises(OelmError, match="max_tokens 5 is not possible of fables; ask for --megabytes"):
+        run("prepare", "fables", "--max-tokens", "5")

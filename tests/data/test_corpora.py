@@ -202,7 +202,9 @@ def test_an_article_may_go_on_in_the_next_file_and_rows_that_are_documents_stay_
     ("options", "message"),
     [
         ({"megabytes": 5.0}, r"an amount of text can be asked for where it is made"),
-        ({"revision": "abc"}, r"revision 'abc' is one of the hub"),
+        ({"revision": "abc"}, r"which is no dataset of the hub nor a folder like one; leave --revision abc out"),
+        ({"stream": True}, r"no dataset of the hub nor a folder like one; leave --stream out"),
+        ({"validation": "v.txt", "validation_fraction": 0.1}, r"exclude each other"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(tmp_path: Path, options: dict, message: str) -> None:

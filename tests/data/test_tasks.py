@@ -1,5 +1,6 @@
 """Labelled texts: read from files and the hub, checked, tokenised once."""
 
+import gzip
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,15 @@ def test_the_same_rows_come_from_every_format(suffix, tmp_path):
             "text\tmood\nyes, sir\tup\nno\tdown\n" if suffix == ".tsv" else 'text,mood\n"yes, sir",up\nno,down\n'
         )
     assert list(read_columns(file, ("text", "mood"))) == [("yes, sir", "up"), ("no", "down")]
+
+
+def test_a_compressed_task_is_the_same_task(tmp_path):
+    plain = prepared(tmp_path)
+    for file in list((tmp_path / "files").iterdir()):
+        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    packed = prepare_task(sst2(tmp_path / "files"), "bpe:300", tmp_path / "packed")
+    assert packed.fingerprint == plain.fingerprint
 
 
 def test_a_task_of_ones_own_finds_its_classes(tmp_path):
@@ -105,6 +115,22 @@ def test_a_subset_is_a_fixed_choice_of_rows(tmp_path):
     assert (len(data.train), len(data.validation)) == (5, 12)
     with pytest.raises(oelm.OelmError, match="train_rows 99 is not possible; the task has 12"):
         prepare_task(sst2(tmp_path / "files"), "bpe:300", tmp_path / "more", train_rows=99)
+
+
+def test_a_share_of_the_training_rows_is_held_out_and_never_trained_on(tmp_path):
+    rows = [(f"film number {i}", i % 2) for i in range(40)]
+    (write_sst2(tmp_path / "files", rows) / "validation.tsv").unlink()
+    source = TaskSource(find_task("sst2"), tmp_path / "files", held_out=0.25)
+    train, held_out = ([row.texts[0] for row in source.rows(s, source.classes())] for s in ("train", "validation"))
+    assert (len(train), len(held_out)) == (30, 10)
+    assert sorted(train + held_out) == sorted(text for text, _ in rows)
+    assert held_out == [row.texts[0] for row in source.rows("validation", source.classes())]
+    data = prepare_task(source, "bpe:300", tmp_path / "task")
+    assert (len(data.train), len(data.validation)) == (30, 10)
+    with pytest.raises(oelm.OelmError, match="prepared with other settings"):
+        prepare_task(TaskSource(find_task("sst2"), tmp_path / "files", held_out=0.5), "bpe:300", tmp_path / "task")
+    with pytest.raises(oelm.OelmError, match=r"0\.001 of 40 training rows cannot be held out"):
+        list(TaskSource(find_task("sst2"), tmp_path / "files", held_out=0.001).rows("train", ("negative", "positive")))
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from datasets import Dataset
 
 from oelm.data.labelled import TaskData
 from oelm.data.tokens import fingerprint
@@ -76,10 +76,8 @@ def test_what_every_committed_run_was_trained_on_is_told_by_a_manifest():
 def test_without_our_files_the_hub_gives_as_many_stories_as_our_sample_has(monkeypatch):
     sample = json.loads((ROOT / "results" / "data" / "4111391d9fd7.json").read_text())["splits"]
     source = sources.source_of(experiment("GPT-03", "mini").data, None)
-    rows = SimpleNamespace(
-        column_names=["text"], iter=lambda batch_size: ({"text": [f"story {n}"]} for n in range(10**5))
-    )
-    monkeypatch.setattr("oelm.data.hub.HubDataset.load", lambda self, split: rows)
+    rows = Dataset.from_dict({"text": [f"story {n}" for n in range(10**4)]})
+    monkeypatch.setattr("oelm.data.hub.HubDataset.load", lambda self, split, stream=False: rows)
     for split, facts in sample.items():
         texts = [text for text, _ in source.texts(split)]
         assert len(texts) == facts["documents"] and texts[0] == "story 0"

@@ -28,14 +28,19 @@ Text = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME|PATH...",
-        help="fables, recall (embedded), tinystories, openwebtext, wikitext103, wikitext2 (from the hub), or files: "
-        ".txt, .jsonl, .parquet, also .gz or .zst, or a folder with train.* and validation.*.",
+        help="fables, recall (embedded), tinystories, openwebtext, wikitext103, wikitext2 or any OWNER/NAME "
+        "(from the hub), or files: .txt, .jsonl, .csv, .tsv, .parquet, also .gz or .zst, or a folder with train.* and "
+        "validation.*.",
     ),
 ]
 TOKENIZER = (
-    "gpt2, bpe:SIZE (byte-level BPE trained on the training text), a tokenizer.json, or a folder with one "
-    "or with vocab.json and merges.txt."
+    "gpt2, bpe:SIZE (byte-level BPE trained on the training text), a tokenizer.json, a folder with one "
+    "or with vocab.json and merges.txt, or a model's folder or hub name."
 )
+MAX_TOKENS = (
+    "Only the first documents, up to so many training tokens, e.g. 50M; of validation the held-out share of it."
+)
+STREAM = "Read a hub dataset as it comes instead of downloading all of it first. (default: with --max-tokens)"
 FRACTION = "Share of the documents to hold out where there is no validation text. (default: 0.05)"
 
 
@@ -45,9 +50,17 @@ def prepare(
     tokenizer: Annotated[str, typer.Option(help=TOKENIZER)] = "gpt2",
     out: Annotated[Path | None, typer.Option(help="Folder to write. (default: DATA_DIR/NAME-TOKENIZER)")] = None,
     name: Annotated[str | None, typer.Option(help="Of a local copy: prepare ./stories --name tinystories.")] = None,
-    validation: Annotated[Path | None, typer.Option(help="File or folder with the validation text.")] = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="File or folder with the validation text; of a hub dataset, the split.")
+    ] = None,
     validation_fraction: Annotated[float | None, typer.Option(help=FRACTION)] = None,
-    field: Annotated[str | None, typer.Option(help="Column with the text in .jsonl, .parquet. (default: text)")] = None,
+    field: Annotated[
+        str | None, typer.Option(help="Column with the text, where there are some. (default: text)")
+    ] = None,
+    config: Annotated[str | None, typer.Option(help="Configuration of the hub dataset, where it has several.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the hub dataset to train on. (default: train)")] = None,
+    max_tokens: Annotated[str | None, typer.Option(help=MAX_TOKENS)] = None,
+    stream: Annotated[bool | None, typer.Option("--stream/--no-stream", help=STREAM)] = None,
     revision: Annotated[str | None, typer.Option(help="Commit, branch or tag of the hub dataset.")] = None,
     megabytes: Annotated[float | None, typer.Option(help="Training text to make. (default where made: 2)")] = None,
     validation_megabytes: Annotated[float | None, typer.Option(help="The same for validation. (default: 0.15)")] = None,
@@ -57,16 +70,28 @@ def prepare(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn text into token files with a manifest. Interrupted? Run the same command again: it continues."""
+    """Turn text into token files with a manifest. Interrupted? Run the same command again: it continues.
+
+    Documents: a row each in .jsonl, .csv, .tsv and .parquet. A .txt is cut at lines that say <|endoftext|>; one that
+    begins with a WikiText heading ( = Title = ) is cut into articles; any other at blank lines, into documents of about
+    64 kB. Validation documents are drawn from them (--validation-fraction), unless there is text for it.
+
+    Example: oelm data prepare book.txt notes.txt --tokenizer bpe:2048
+    Example: oelm data prepare HuggingFaceFW/fineweb-edu --config sample-10BT --max-tokens 100M
+    """
     from oelm.data import prepare as preparation
     from oelm.data.corpora import find_source
+    from oelm.validation import TOKENS, amount
 
     held_out: dict[str, Any] = {"validation": validation, "validation_fraction": validation_fraction, "seed": seed}
     made: dict[str, Any] = {"megabytes": megabytes, "validation_megabytes": validation_megabytes}
-    found = find_source(source, name=name, field=field, revision=revision, **held_out, **made)
+    limit = None if max_tokens is None else int(amount("--max-tokens", max_tokens, TOKENS))
+    streams = limit is not None and not Path(source[0]).exists() if stream is None else stream
+    hub: dict[str, Any] = {"revision": revision, "config": config, "split": split, "stream": streams}
+    found = find_source(source, name=name, field=field, **hub, **held_out, **made)
     with _Bar() as bar:
         how: dict[str, Any] = {"progress": bar.update, "note": bar.note, "workers": workers, "force": force}
-        data = preparation.prepare(found, out, tokenizer, data_dir=data_dir, **how)
+        data = preparation.prepare(found, out, tokenizer, max_tokens=limit, data_dir=data_dir, **how)
     if as_json:
         typer.echo(json.dumps(_facts(data) | {"already_prepared": data.unchanged}, indent=2))
         return
@@ -185,8 +210,7 @@ def _print_facts(data: "TokenData") -> None:
         "folder": facts["path"],
         "source": _origin(data.manifest["source"]),
         "tokenizer": f"{facts['tokenizer']}, {facts['vocab_size']:,} entries, hash {facts['tokenizer_hash'][:12]}",
-        "train": f"{facts['train_tokens']:,} tokens in {facts['train_documents']:,} documents",
-        "validation": f"{facts['validation_tokens']:,} tokens in {facts['validation_documents']:,} documents",
+        **{split: _counted(facts[f"{split}_tokens"], facts[f"{split}_documents"]) for split in ("train", "validation")},
         "bytes per token": f"{facts['bytes_per_token']:.3f} (validation)",
         "fingerprint": facts["fingerprint"],
     }
@@ -194,6 +218,10 @@ def _print_facts(data: "TokenData") -> None:
         rows["true entropy"] = f"{facts['true_entropy_nats_per_token']:.4f} nats per token (validation)"
     for key, value in rows.items():
         typer.echo(f"{key:<16}{value}")
+
+
+def _counted(tokens: int, documents: int) -> str:
+    return f"{tokens:,} tokens in {documents:,} document{'s' if documents != 1 else ''}"
 
 
 def _origin(source: dict[str, Any]) -> str:

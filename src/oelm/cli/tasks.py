@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from oelm.errors import OelmError
+
 
 def task(
     name: Annotated[str, typer.Argument(help="sst2, mnli, xnli, or a name for a task of your own.")],
@@ -26,6 +28,9 @@ def task(
     validation: Annotated[
         str | None, typer.Option(help="Split to validate on: validation_mismatched (MNLI), test (XNLI).")
     ] = None,
+    validation_fraction: Annotated[
+        float | None, typer.Option(help="Hold out this share of the training rows instead, a fixed random choice.")
+    ] = None,
     max_length: Annotated[int, typer.Option(help="Tokens per text or pair.")] = 128,
     too_long: Annotated[str, typer.Option(help="What to do with longer ones: truncate or refuse.")] = "truncate",
     train_rows: Annotated[int | None, typer.Option(help="Keep only so many training rows.")] = None,
@@ -42,7 +47,10 @@ def task(
     named = [part.strip() for part in classes.split(",")] if classes else ()
     found = find_task(name, text_columns or (), label_column, named)
     how: dict[str, Any] = {"max_length": max_length, "too_long": too_long, "train_rows": train_rows}
-    data = prepare_task(TaskSource(found, data_path, language, validation), tokenizer, out, **how)
+    if validation_fraction is not None and not 0 < validation_fraction <= 0.5:
+        raise OelmError(f"--validation-fraction {validation_fraction} is out of range; choose above 0 and at most 0.5")
+    source = TaskSource(found, data_path, language, validation, held_out=validation_fraction)
+    data = prepare_task(source, tokenizer, out, **how)
     if as_json:
         typer.echo(json.dumps({"path": str(data.path), "fingerprint": data.fingerprint, **data.manifest}, indent=2))
         return

@@ -7,6 +7,7 @@ A `Source` says what it is (`settings`, `provenance`) and streams its documents;
 True
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,17 @@ from typing import Any
 
 from oelm.data.hub import Corpus, HubSource
 from oelm.data.localfiles import FilesSource, split_paths
-from oelm.data.sources import SPLITS, Source
+from oelm.data.rows import text_format
+from oelm.data.sources import DEFAULT_FRACTION, SPLITS, Source
+from oelm.data.textfiles import SUFFIXES
 from oelm.errors import OelmError, unknown
 
-LOCAL_VALIDATION_FRACTION = 0.05
+MOST_NAMED = 3
+"""Files that together name a corpus; of more, the first."""
 FABLES_MEGABYTES = (2.0, 0.15)
 """Of training and of validation text, unless other amounts are asked for."""
 
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WIKITEXT_COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
 CORPORA = {
     corpus.name: corpus
@@ -75,53 +80,92 @@ def find_source(
     name: str | None = None,
     field: str | None = None,
     revision: str | None = None,
+    config: str | None = None,
+    split: str | None = None,
+    stream: bool = False,
     validation: str | Path | None = None,
     validation_fraction: float | None = None,
     seed: int = 0,
     megabytes: float | None = None,
     validation_megabytes: float | None = None,
 ) -> Source:
-    """The source meant by a corpus name or by one or more paths."""
+    """The source meant by a corpus name, by the name of a dataset on the hub, or by one or more paths.
+
+    `config`, `split` and `stream` are for datasets of the hub, or for a folder that is laid out like one; of such a
+    dataset, `validation` is the name of a split.
+    """
     if not what:
         raise OelmError(f"no corpus given; name one of {', '.join(CORPORA)} or a path")
     first = str(what[0])
-    embedded = len(what) == 1 and first in CORPORA and CORPORA[first].hub is None
-    if not embedded and (megabytes, validation_megabytes) != (None, None):
+    known = CORPORA.get(first) if len(what) == 1 else None
+    if not (known and known.hub is None) and (megabytes, validation_megabytes) != (None, None):
         raise OelmError(f"an amount of text can be asked for where it is made, not of {first!r}; leave it out")
-    if len(what) == 1 and first in CORPORA:
-        corpus = CORPORA[first]
-        if validation is not None or validation_fraction is not None or field is not None:
-            raise OelmError(f"{first!r} has its own validation split and field; such options are for local paths")
-        if corpus.hub is None:
-            if revision is not None:
-                raise OelmError(f"{first} is made here and has no revision {revision!r}; leave --revision out")
-            train_size = FABLES_MEGABYTES[0] if megabytes is None else megabytes
-            size = FABLES_MEGABYTES[1] if validation_megabytes is None else validation_megabytes
-            if min(train_size, size) <= 0:
-                raise OelmError(f"{first} of {train_size} + {size} MB is not possible; both must be above 0")
-            return MadeSource(name or first, int(train_size * 1e6), int(size * 1e6), seed, first)
-        return HubSource(name or first, corpus, revision or corpus.revision, seed)
-    if revision is not None:
-        raise OelmError(f"revision {revision!r} is one of the hub, but the text is in {first!r}; leave --revision out")
-    paths = [Path(item) for item in what]
+    if validation is not None and validation_fraction is not None:
+        raise OelmError(f"--validation {validation} and --validation-fraction {validation_fraction} exclude each other")
+    if validation_fraction is not None and not 0 < validation_fraction <= 0.5:
+        raise OelmError(f"validation fraction {validation_fraction} is out of range; choose above 0 and at most 0.5")
+    if known:
+        own = {"field": field, "config": config, "split": split, "validation": validation}
+        _refuse(own | {"validation-fraction": validation_fraction}, f"{first!r} has its own fields and splits")
+        if known.hub is not None:
+            return HubSource(name or first, known, revision or known.revision, seed, stream)
+        _refuse({"revision": revision}, f"{first} is made here")
+        return _made(name or first, first, megabytes, validation_megabytes, seed)
+    if len(what) == 1 and _is_dataset(first, bool(config or split or stream)):
+        label = name or "-".join([Path(first).resolve().name, *([config] if config else [])])
+        asked = {"config": config, "field": field or "text", "train": split or "train"}
+        held_out = {"validation": validation and str(validation), "validation_fraction": validation_fraction}
+        return HubSource(label, Corpus("", "", first, **asked, **held_out), revision, seed, stream)  # type: ignore[arg-type]
+    hub = {"revision": revision, "config": config, "split": split, "stream": stream or None}
+    _refuse(hub, f"the text is in {first!r}, which is no dataset of the hub nor a folder like one")
+    return _files([Path(item) for item in what], name, field, validation, validation_fraction, seed)
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise OelmError(f"{why}; leave --{option}{'' if value is True else f' {value}'} out")
+
+
+def _is_dataset(name: str, asked: bool) -> bool:
+    """Whether a name is one of the hub: OWNER/NAME; or a folder that `datasets` is asked to read as one."""
+    if Path(name).exists():
+        return asked and Path(name).is_dir()
+    return bool(_HUB_NAME.fullmatch(name)) and text_format(Path(name)) not in SUFFIXES
+
+
+def _made(name: str, corpus: str, megabytes: float | None, validation: float | None, seed: int) -> "MadeSource":
+    train_size = FABLES_MEGABYTES[0] if megabytes is None else megabytes
+    size = FABLES_MEGABYTES[1] if validation is None else validation
+    if min(train_size, size) <= 0:
+        raise OelmError(f"{corpus} of {train_size} + {size} MB is not possible; both must be above 0")
+    return MadeSource(name, int(train_size * 1e6), int(size * 1e6), seed, corpus)
+
+
+def _files(
+    paths: list[Path],
+    name: str | None,
+    field: str | None,
+    validation: str | Path | None,
+    fraction: float | None,
+    seed: int,
+) -> FilesSource:
     for path in paths:
         if not path.exists():
-            if len(what) == 1 and path.name == first and not path.suffix:
-                raise unknown("corpus", first, CORPORA)
+            if len(paths) == 1 and path.name == str(path) and not path.suffix:
+                raise unknown("corpus", path.name, CORPORA)
             raise OelmError(f"path {str(path)!r} does not exist; give a file, a folder or one of {', '.join(CORPORA)}")
     train, held_out = split_paths(paths, validation)
-    fraction = None
-    if held_out and validation_fraction is not None:
+    if held_out and fraction is not None:
         raise OelmError(
-            f"validation text is already in {str(held_out[0])!r}; leave --validation-fraction {validation_fraction} out"
+            f"validation text is already in {str(held_out[0])!r}; leave --validation-fraction {fraction} out"
         )
-    if not held_out:
-        fraction = LOCAL_VALIDATION_FRACTION if validation_fraction is None else validation_fraction
-        if not 0 < fraction <= 0.5:
-            raise OelmError(f"validation fraction {fraction} is out of range; choose above 0 and at most 0.5")
-    label = name or paths[0].resolve().name.split(".")[0] or "corpus"
+    if not held_out and fraction is None:
+        fraction = DEFAULT_FRACTION
+    stems = [path.resolve().name.split(".")[0] or "corpus" for path in paths]
+    label = "-".join(stems) if len(stems) <= MOST_NAMED else f"{stems[0]}-and-{len(stems) - 1}-more"
     corpus = CORPORA.get(name or "", Corpus("", ""))  # what its rows look like, also in files
-    return FilesSource(label, train, held_out, field or corpus.field, fraction, seed, corpus.rows_are_lines)
+    return FilesSource(name or label, train, held_out, field or corpus.field, fraction, seed, corpus.rows_are_lines)
 
 
 @dataclass(frozen=True)

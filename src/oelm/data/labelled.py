@@ -21,6 +21,7 @@ from oelm.data.tasks import Row, TaskSource
 from oelm.data.tokenization import (
     end_of_text_id,
     load_tokenizer,
+    model_tokenizer,  # noqa: F401  asked for here by training
     template_hash,
     tokenizer_hash,
     tokenizer_label,
@@ -29,7 +30,6 @@ from oelm.data.tokenization import (
 from oelm.data.tokens import data_directory
 from oelm.errors import OelmError, unknown
 from oelm.files import appearing_folder, exclusive, file_hash, write_json
-from oelm.hub import reason, unreachable
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -135,7 +135,8 @@ def prepare_task(
     """
     if too_long not in TOO_LONG:
         raise unknown("policy for long texts", too_long, TOO_LONG)
-    tokenizer = task_tokenizer(tokenizer_spec, source)
+    texts = (text for _, texts, _ in source._raw("train") for text in texts)  # for one that is trained on them
+    tokenizer = load_tokenizer(tokenizer_spec, texts)
     identity = tokenizer_hash(tokenizer)
     settings = {
         **source.settings(),
@@ -190,7 +191,7 @@ def _tokenise(
             "classes": list(classes),
             "tokenizer": {"spec": str(tokenizer_spec), "hash": identity, "vocab_size": vocabulary_size(tokenizer)},
             "splits": facts,
-            "validation_split": source.splits["validation"],
+            "validation_split": source.splits["validation"] if source.held_out is None else "validation",
             "source": source.provenance(),
             "settings": settings,
         }
@@ -208,36 +209,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise OelmError(f"{folder} is no prepared task (no {MANIFEST}); run: oelm data task") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OelmError(f"{file} is damaged ({error}); remove {folder} and prepare the task again") from error
-
-
-def task_tokenizer(spec: str | Path, source: TaskSource) -> "Tokenizer":
-    """The tokenizer of a model folder or hub name, or any that a corpus can have (gpt2, bpe:4096, files)."""
-    path = Path(spec)
-    own = str(spec) == "gpt2" or str(spec).startswith("bpe:") or path.is_file()
-    if own or (path / "tokenizer.json").is_file() or (path.is_dir() and not (path / "config.json").is_file()):
-        texts = (text for _, texts, _ in source._raw("train") for text in texts)
-        return load_tokenizer(spec, texts)
-    return model_tokenizer(spec)
-
-
-def model_tokenizer(spec: str | Path) -> "Tokenizer":
-    """The tokenizer that belongs to a model folder or hub name."""
-    if not Path(spec).exists():
-        unreachable()
-    from transformers import AutoTokenizer
-
-    try:
-        found = AutoTokenizer.from_pretrained(str(spec), trust_remote_code=False)
-        tokenizer = found.backend_tokenizer
-    except Exception as error:  # missing files, unknown formats and the hub all raise types of their own
-        raise OelmError(
-            f"model {str(spec)!r} has no tokenizer that can be had ({reason(error, spec)}); give a folder"
-        ) from None
-    if len(found) <= len(found.all_special_ids):  # what transformers makes of a folder without tokenizer files
-        raise OelmError(f"model {str(spec)!r} comes without a vocabulary; name a tokenizer of your own (--tokenizer)")
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
 
 
 class _Encoder:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from oelm.data.rows import text_format
-from oelm.data.sources import SPLITS, Source, carve
+from oelm.data.sources import SPLITS, VALIDATION_NAMES, Source, carve
 from oelm.data.textfiles import SUFFIXES, file_documents, wikitext_documents
 from oelm.errors import OelmError
 from oelm.files import file_hash
-
-_VALIDATION_STEMS = ("validation", "val", "valid", "dev")
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def split_paths(paths: list[Path], validation: str | Path | None) -> tuple[tuple
 
 
 def _held_out_in(folder: Path) -> list[Path]:
-    return next((files for stem in _VALIDATION_STEMS if (files := _starting_with(folder, stem))), [])
+    return next((files for stem in VALIDATION_NAMES if (files := _starting_with(folder, stem))), [])
 
 
 def _require_apart(train: list[Path], held_out: set[Path]) -> None:

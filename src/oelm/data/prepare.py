@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from oelm.data.corpora import documents, find_source
+from oelm.data.corpora import MadeSource, documents, find_source
 from oelm.data.journal import Entry, TokenLog, journal_path
-from oelm.data.sources import Source
-from oelm.data.staging import disk_errors, is_finished, publish, staging_folder
+from oelm.data.sources import DEFAULT_FRACTION, Source
+from oelm.data.staging import SOURCE, disk_errors, is_finished, publish, staging_folder
 from oelm.data.tokenization import (
     SAMPLE_BYTES,
     bpe_size,
@@ -43,6 +44,7 @@ from oelm.validation import require_name
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+Encoded = tuple[NDArray[Any], list[int]]
 CHUNK_BYTES = 256 << 10  # small enough to stay in cache, large enough to cost far more than its bookkeeping
 
 
@@ -62,6 +64,7 @@ def prepare(
     out_dir: str | Path | None = None,
     tokenizer_spec: str | Path = "gpt2",
     *,
+    max_tokens: int | None = None,
     workers: int | None = None,
     seed: int = 0,
     data_dir: str | Path | None = None,
@@ -71,13 +74,17 @@ def prepare(
 ) -> TokenData:
     """Turn a source into a prepared folder and open it; a finished folder with the same settings is left as it is.
 
-    `out_dir` defaults to `<data_dir>/<name>-<tokenizer>`. `force` replaces a finished folder or unfinished work that
-    has other settings. `progress` is called after each chunk, `note` with remarks worth a line.
+    `out_dir` defaults to `<data_dir>/<name>-<tokenizer>`. `max_tokens` ends the training text with the document that
+    reaches so many tokens, the validation text with the held-out share of them. `force` replaces a finished folder or
+    unfinished work that has other settings. `progress` is called after each chunk, `note` with remarks worth a line.
     """
     if not isinstance(source, Source):
         source = find_source([source], seed=seed)
     if workers is not None and workers < 1:
         raise OelmError(f"{workers} workers are not possible; give 1 or more")
+    if max_tokens is not None and (max_tokens < 1 or isinstance(source, MadeSource)):
+        way_out = "ask for --megabytes of it" if isinstance(source, MadeSource) else "give 1 or more"
+        raise OelmError(f"max_tokens {max_tokens} is not possible of {source.name}; {way_out}")
     # A tokenizer on disk is read now, to know which it is; the others are not needed to find finished work.
     on_disk = bpe_size(tokenizer_spec) is None and str(tokenizer_spec) != "gpt2"
     tokenizer = load_tokenizer(tokenizer_spec) if on_disk else None
@@ -88,19 +95,31 @@ def prepare(
     # gpt2 and bpe:N are what they are called; for any other, the hash counts and not the file's name.
     named = identity is None or label == "gpt2"
     settings = {"name": source.name, **source.settings(), "tokenizer": label if named else identity}
+    limits: dict[str, int] = {}
+    if max_tokens is not None:
+        settings["max_tokens"] = max_tokens
+        held_out = settings.get("validation_fraction") or DEFAULT_FRACTION
+        limits = {"train": max_tokens, "validation": math.ceil(held_out * max_tokens)}
+    sample = min(SAMPLE_BYTES, 4 * max_tokens) if max_tokens else SAMPLE_BYTES
     if is_finished(out, settings, force):
         return replace(TokenData.open(out), unchanged=True)
     with disk_errors(out), staging_folder(out, settings, force) as staging:
+        if (staging / SOURCE).exists():
+            source = source.pinned(json.loads((staging / SOURCE).read_text("utf-8")))
         provenance = source.provenance()
+        write_json(staging / SOURCE, provenance)
         if bpe_size(tokenizer_spec) is not None:
             for split in FILES:
                 next(source.texts(split), None)  # what cannot be read is refused before anything is announced
-            note(f"training {tokenizer_spec} on at most {SAMPLE_BYTES / 1e6:.0f} MB of the training text")
-        tokenizer = tokenizer or load_tokenizer(tokenizer_spec, documents(source, "train"))
+            note(f"training {tokenizer_spec} on at most {sample / 1e6:.3g} MB of the training text")
+        tokenizer = tokenizer or load_tokenizer(tokenizer_spec, documents(source, "train"), sample_bytes=sample)
         encoder = _Encoder(tokenizer, identity or tokenizer_hash(tokenizer), workers or os.cpu_count() or 1)
         with encoder:
-            splits = {split: _encode_split(source, split, staging, encoder, progress, note) for split in FILES}
-        trained = {"trained_on_first_bytes": SAMPLE_BYTES} if bpe_size(tokenizer_spec) is not None else {}
+            splits = {
+                split: _encode_split(source, split, limits.get(split), staging, encoder, progress, note)
+                for split in FILES
+            }
+        trained = {"trained_on_first_bytes": sample} if bpe_size(tokenizer_spec) is not None else {}
         manifest = {
             "format": FORMAT,
             "name": source.name,
@@ -120,6 +139,7 @@ def prepare(
 def _encode_split(
     source: Source,
     split: str,
+    limit: int | None,
     staging: Path,
     encoder: "_Encoder",
     progress: Callable[[Progress], None],
@@ -128,7 +148,9 @@ def _encode_split(
     """Write one token file, taking over what its journal already has; what the manifest says of it."""
     expected = source.expected_bytes(split)
     done = Entry("", 0, 0, 0, 0.0)
-    pending: deque[tuple[Entry, Future[bytes]]] = deque()  # in order, so the file does not depend on the workers
+    pending: deque[tuple[Entry, list[str], Future[Encoded]]] = (
+        deque()
+    )  # in order, so the file does not depend on the workers
     with TokenLog(staging / FILES[split], journal_path(staging, split), encoder.dtype) as log:
 
         def count(entry: Entry) -> None:
@@ -137,33 +159,46 @@ def _encode_split(
             progress(Progress(split, done.documents, done.bytes_of_text, done.tokens, expected))
 
         def write_oldest() -> None:
-            entry, encoded = pending.popleft()
-            count(log.append(entry, encoded.result()))
+            entry, texts, encoded = pending.popleft()
+            ids, ends = encoded.result()
+            whole = int(np.searchsorted(ends, limit - done.tokens)) + 1 if limit is not None else len(ends)
+            if whole < len(ends):  # the document that reaches the limit is the last
+                size = sum(len(text.encode()) for text in texts[:whole])
+                entry, ids = replace(entry, documents=whole, bytes_of_text=size), ids[: ends[whole - 1]]
+            count(log.append(entry, ids.tobytes()))
 
-        for texts, entry in _chunks(source.texts(split), encoder.identity):
+        # Where little is wanted, chunks are small: those that wait to be encoded were read for nothing at the limit.
+        size = CHUNK_BYTES if limit is None else min(CHUNK_BYTES, max(1024, limit // 4))
+        for texts, entry in _chunks(source.texts(split), encoder.identity, size):
+            if limit is not None and done.tokens >= limit:
+                break
             kept = log.take_over(entry.key)
             if kept is not None:
                 count(kept)
                 continue
             if done.documents and not pending and log.taken_over == done.documents:
                 note(f"continuing {split} after {done.documents:,} documents encoded earlier")
-            pending.append((entry, encoder.submit(texts)))
+            pending.append((entry, texts, encoder.submit(texts)))
             if len(pending) > 2 * encoder.workers:
                 write_oldest()
-        while pending:
+        while pending and not (limit is not None and done.tokens >= limit):
             write_oldest()
     if not done.documents:
         raise OelmError(
             f"no document of {source.name!r} falls in its {split} split; "
             "give --validation PATH or a larger --validation-fraction"
         )
+    if done.documents == 1 and split == "validation":
+        note("validation is a single document and says little; give --validation or a larger --validation-fraction")
     facts = {"documents": done.documents, "tokens": done.tokens, "bytes_of_text": done.bytes_of_text}
     entropy = {} if done.nats is None else {"true_entropy_nats": done.nats}
     return {**facts, "sha256": file_hash(staging / FILES[split]), **entropy}
 
 
-def _chunks(texts: Iterable[tuple[str, float | None]], identity: str) -> Iterator[tuple[list[str], Entry]]:
-    """Documents in groups of about CHUNK_BYTES, cut by the text alone, so that every run cuts alike."""
+def _chunks(
+    texts: Iterable[tuple[str, float | None]], identity: str, chunk_bytes: int
+) -> Iterator[tuple[list[str], Entry]]:
+    """Documents in groups of about `chunk_bytes`, cut by the text alone, so that every run cuts alike."""
     group: list[str] = []
     nats: list[float | None] = []
     size = 0
@@ -179,7 +214,7 @@ def _chunks(texts: Iterable[tuple[str, float | None]], identity: str) -> Iterato
         group.append(text)
         nats.append(surprisal)
         size += len(raw)
-        if size >= CHUNK_BYTES:
+        if size >= chunk_bytes:
             yield group, entry()
             group, nats, size, digest = [], [], 0, hashlib.sha256(identity.encode())
     if group:
@@ -187,7 +222,7 @@ def _chunks(texts: Iterable[tuple[str, float | None]], identity: str) -> Iterato
 
 
 class _Encoder:
-    """A pool of threads: a chunk of texts goes in, the bytes of its ids come out."""
+    """A pool of threads: a chunk of texts goes in, its ids come out, and where each document ends."""
 
     def __init__(self, tokenizer: "Tokenizer", identity: str, workers: int) -> None:
         self.workers = workers
@@ -203,16 +238,18 @@ class _Encoder:
         self._tokenizer.encode_special_tokens = True
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="encode")
 
-    def submit(self, texts: list[str]) -> "Future[bytes]":
+    def submit(self, texts: list[str]) -> "Future[Encoded]":
         return self._pool.submit(self._encode, texts)
 
-    def _encode(self, texts: list[str]) -> bytes:
+    def _encode(self, texts: list[str]) -> Encoded:
         end = self.facts["end_of_text_id"]
         ids: list[int] = []
+        ends: list[int] = []
         for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False):
             ids += encoding.ids
             ids.append(end)
-        return np.array(ids, self.dtype).tobytes()
+            ends.append(len(ids))
+        return np.array(ids, self.dtype), ends
 
     def __enter__(self) -> "_Encoder":
         # Our threads are the parallelism: the library's own would ignore `workers`.

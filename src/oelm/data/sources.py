@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 SPLITS = ("train", "validation")
+VALIDATION_NAMES = ("validation", "val", "valid", "dev")
+DEFAULT_FRACTION = 0.05
+"""Of the documents, to validate on where there is no text for it."""
 
 
 class Source(ABC):
@@ -20,6 +23,10 @@ class Source(ABC):
     @abstractmethod
     def provenance(self) -> dict[str, Any]:
         """What was really read, for the manifest; resolves what only the hub knows."""
+
+    def pinned(self, provenance: dict[str, Any]) -> "Source":
+        """The same source as an earlier start of the same preparation read it."""
+        return self
 
     @abstractmethod
     def texts(self, split: str) -> Iterator[tuple[str, float | None]]:

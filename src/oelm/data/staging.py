@@ -14,7 +14,9 @@ from oelm.data.tokens import FILES, UNFINISHED, read_manifest
 from oelm.errors import OelmError
 from oelm.files import exclusive, sync, write_json
 
-_SCAFFOLDS = ("settings.json", "lock", *(journal_path(Path(), split).name for split in FILES))
+SOURCE = "source.json"
+"""What the first start found: one that goes on reads the same commit."""
+_SCAFFOLDS = ("settings.json", SOURCE, "lock", *(journal_path(Path(), split).name for split in FILES))
 _OURS = {*FILES.values(), "tokenizer.json", "manifest.json", *_SCAFFOLDS}
 """What a prepared folder holds; one with anything else is not ours to replace."""
 
@@ -38,6 +40,7 @@ def staging_folder(out: Path, settings: dict[str, Any], force: bool) -> Iterator
             if differing and not force:
                 raise OelmError(f"{staging} was begun with other settings ({differing}); --force starts afresh")
             if differing:
+                (staging / SOURCE).unlink(missing_ok=True)
                 for split, name in FILES.items():
                     (staging / name).unlink(missing_ok=True)
                     journal_path(staging, split).unlink(missing_ok=True)

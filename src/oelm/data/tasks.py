@@ -14,7 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from oelm.data.hub import HubDataset
+from oelm.data.order import permute
 from oelm.data.rows import SUFFIXES, is_unicode, read_columns, require_columns
 from oelm.errors import OelmError, unknown
 from oelm.files import file_hash
@@ -117,18 +120,26 @@ class TaskSource:
     language: str | None = None
     validation: str | None = None
     revision: str | None = None
+    held_out: float | None = None
+    """Validate on so many training rows, or on this share of them, that are not trained on."""
 
     def __post_init__(self) -> None:
+        if self.held_out is not None and self.validation:
+            raise OelmError(f"--validation {self.validation} has rows already; leave --validation-fraction out")
         if self.language and not self.task.languages:
             raise OelmError(f"task {self.task.name!r} has no languages (given: {self.language}); leave --language out")
 
     @property
     def splits(self) -> dict[str, str]:
-        return {"train": "train", "validation": self.validation or self.task.validation}
+        held_out = "train" if self.held_out is not None else None
+        return {"train": "train", "validation": held_out or self.validation or self.task.validation}
 
     def settings(self) -> dict[str, Any]:
         """What decides the rows; for files their hashes, since the same rows from elsewhere are the same data."""
-        task = {"texts": list(self.task.texts), "label": self.task.label, "classes": list(self.task.classes)}
+        task: dict[str, Any] = {"texts": list(self.task.texts), "label": self.task.label}
+        task["classes"] = list(self.task.classes)
+        if self.held_out is not None:
+            task["held_out"] = self.held_out
         if self.path is not None:
             return task | {split: file_hash(self._file(name)) for split, name in self.splits.items()}
         return task | {"hub": self.task.hub, "config": self._config(), "revision": self._there.commit, **self.splits}
@@ -157,6 +168,17 @@ class TaskSource:
 
     def rows(self, split: str, classes: Sequence[str]) -> Iterator[Row]:
         """Every row of "train" or "validation", its label as a number; refuses a label that is no class."""
+        if self.held_out is None:
+            yield from self._labelled(split, classes)
+            return
+        rows = list(self._labelled("train", classes))
+        count = round(self.held_out * len(rows)) if self.held_out < 1 else int(self.held_out)
+        if not 1 <= count < len(rows):
+            raise OelmError(f"{self.held_out:g} of {len(rows)} training rows cannot be held out; choose another share")
+        order = permute(np.arange(len(rows)), len(rows), seed=1, stream=0)  # a fixed random choice
+        yield from (rows[i] for i in (order[count:] if split == "train" else order[:count]))
+
+    def _labelled(self, split: str, classes: Sequence[str]) -> Iterator[Row]:
         numbers = {name: i for i, name in enumerate(classes)}
         numbers |= {str(i): numbers[name] for i, name in enumerate(self._numbered(classes))}
         for number, texts, label in self._raw(split):
@@ -215,7 +237,7 @@ class TaskSource:
         endings = [f".{language}"] if self.task.languages else []
         endings += [""] if language == self.task.config else []  # without a name, it is the language that the task has
         names = [f"{name}{end}{suffix}" for end in endings for name in _names(split) for suffix in SUFFIXES]
-        for name in names:
+        for name in (f"{name}{packing}" for name in names for packing in ("", ".gz", ".zst")):
             if (folder / name).is_file():
                 return folder / name
         stem = names[0].removesuffix(SUFFIXES[0])

@@ -1,7 +1,7 @@
 """Which tokenizer: GPT-2's, one from files, or one trained on the spot; and a hash that tells two of them apart.
 
 A tokenizer is named by a spec: `gpt2` · a folder with `vocab.json` and `merges.txt` · a `tokenizer.json` (or its
-folder) · `bpe:4096`, a byte-level BPE of that size trained on the training text.
+folder) · `bpe:4096`, a byte-level BPE of that size trained on the training text · a model's folder or hub name.
 """
 
 import hashlib
@@ -25,7 +25,8 @@ SMALLEST_BPE = 257  # 256 bytes and the end of text
 SAMPLE_BYTES = 50_000_000  # a trained tokenizer sees the training text up to here
 
 # What other tokenizers call the end of a document, in the order we look for it.
-_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[SEP]")
+_WAYS = "gpt2, bpe:4096 (trained on your text), a tokenizer.json, its folder, or a model's folder or hub name"
 
 
 def load_tokenizer(
@@ -47,17 +48,35 @@ def load_tokenizer(
         tokenizer = _from_file(_download_gpt2())
     elif path.is_dir() and (path / "tokenizer.json").is_file():
         tokenizer = _from_file(path / "tokenizer.json")
-    elif path.is_dir() and (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
-        tokenizer = _from_vocabulary(path)
     elif path.is_file():
         tokenizer = _from_file(path)
+    elif (path / "config.json").is_file() or not (path.exists() or path.suffix == ".json"):
+        tokenizer = model_tokenizer(spec)
+    elif path.is_dir() and (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
+        tokenizer = _from_vocabulary(path)
     else:
-        what = "has neither tokenizer.json nor vocab.json and merges.txt" if path.is_dir() else "is unknown"
-        raise OelmError(
-            f"tokenizer {str(spec)!r} {what}; give gpt2, bpe:4096, a tokenizer.json "
-            "or a folder with vocab.json and merges.txt"
-        )
+        what = "has neither tokenizer.json nor vocab.json and merges.txt" if path.is_dir() else "does not exist"
+        raise OelmError(f"tokenizer {str(spec)!r} {what}; give {_WAYS}")
     # A published tokenizer.json may carry its model's limits (say 128 tokens), which would silently shorten documents.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def model_tokenizer(spec: str | Path) -> "Tokenizer":
+    """The tokenizer that belongs to a model folder or hub name."""
+    if not Path(spec).exists():
+        unreachable()
+    from transformers import AutoTokenizer
+
+    try:
+        found = AutoTokenizer.from_pretrained(str(spec), trust_remote_code=False)
+        tokenizer = found.backend_tokenizer
+    except Exception as error:  # missing files, unknown formats and the hub all raise types of their own
+        why = reason(error, spec)
+        raise Unavailable(f"tokenizer {str(spec)!r} is none that can be had ({why}); give {_WAYS}") from None
+    if len(found) <= len(found.all_special_ids):  # what transformers makes of a folder without tokenizer files
+        raise OelmError(f"model {str(spec)!r} comes without a vocabulary; name a tokenizer of your own (--tokenizer)")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -91,7 +110,9 @@ def tokenizer_label(spec: str | Path, identity: str | None = None) -> str:
     if str(spec) == "gpt2" or identity == GPT2_HASH:
         return "gpt2"
     path = Path(spec).resolve()
-    return path.parent.name if path.name == "tokenizer.json" else path.name.split(".")[0]
+    if path.name == "tokenizer.json":
+        return path.parent.name
+    return path.name.split(".")[0] if path.is_file() else path.name
 
 
 def vocabulary_size(tokenizer: "Tokenizer") -> int:
@@ -206,6 +227,6 @@ def _download_gpt2() -> Path:
         return Path(fetch())
     except Exception as error:  # the hub's clients raise many unrelated types
         raise Unavailable(
-            f"tokenizer {GPT2} could not be reached on the hub ({reason(error)}); a local copy works in its place: "
-            "--tokenizer FOLDER with vocab.json and merges.txt, or train one with --tokenizer bpe:4096"
+            f"tokenizer {GPT2} could not be reached on the hub ({reason(error)}); train one on your own text with "
+            "--tokenizer bpe:4096, or give a local copy: --tokenizer FOLDER with vocab.json and merges.txt"
         ) from error

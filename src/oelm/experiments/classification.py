@@ -1,25 +1,20 @@
 """The data of a classification experiment: its task prepared for its encoder."""
 
 import csv
-import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from oelm.data.corpora import documents, find_source
 from oelm.data.labelled import MAX_LENGTH, prepare_task
-from oelm.data.order import permute
 from oelm.data.tasks import TaskSource, find_task
 from oelm.data.tokens import data_directory
 from oelm.errors import OelmError
 from oelm.experiments.entries import Experiment
 from oelm.experiments.plan import PreparedData
 from oelm.experiments.sources import data_root
-from oelm.files import write_atomically
 from oelm.training.config import with_settings
 
 TOY_ROWS = {"train": 96, "validation": 24}
@@ -33,9 +28,8 @@ def prepare_rows(experiment: Experiment, settings: Sequence[str], given: Path | 
     found = find_task(task.name)
     if task.toy:  # never to be taken for the task itself
         found = replace(found, name=f"toy-{task.name}")
-    source = TaskSource(found, _files(experiment, given), task.language, validation=task.validation)
-    if task.held_out:
-        source = _held_out(source, task.held_out, data_directory() / experiment.scale / f"{task.name}-held-out")
+    chosen: dict[str, Any] = {"validation": task.validation, "held_out": task.held_out}
+    source = TaskSource(found, _files(experiment, given), task.language, **chosen)
     data = prepare_task(
         source,
         model.get("encoder") or task.tokenizer,
@@ -69,18 +63,6 @@ def _folder(experiment: Experiment) -> Path:
     assert task is not None
     selected = (task.train_rows, task.validation, "held-out" if task.held_out else None)
     return data_directory() / experiment.scale / "-".join(["task", task.name, *(str(s) for s in selected if s)])
-
-
-def _held_out(source: TaskSource, count: int, folder: Path) -> TaskSource:
-    """The training rows as files, `count` of them, a fixed random choice, for validation."""
-    if not (folder / "validation.jsonl").is_file():  # written last
-        rows, columns = list(source.rows("train", source.classes())), (*source.task.texts, "label")
-        order = permute(np.arange(len(rows)), len(rows), seed=1, stream=0)
-        folder.mkdir(parents=True, exist_ok=True)
-        for split, chosen in (("train", order[count:]), ("validation", order[:count])):
-            values = (dict(zip(columns, (*rows[i].texts, rows[i].label), strict=True)) for i in chosen)
-            write_atomically(folder / f"{split}.jsonl", "".join(json.dumps(row) + "\n" for row in values))
-    return TaskSource(source.task, folder, source.language)
 
 
 def _toy_files(task: str) -> Path:
