@@ -26,8 +26,7 @@ class Evidence:
 
     method: str
     dataset: str
-    comparison: str
-    """The data set and the model, as reports name them."""
+    comparison: str  # the data set and the model, as reports name them
     model: str
     seeds: int
     gap: float
@@ -37,8 +36,7 @@ class Evidence:
     """By how many percent it is worse than its baseline, as an interval; None without one (a single seed)."""
     verdict: str
     baseline: str
-    equal: bool
-    """Whether that baseline has the same learned adapters and start."""
+    equal: bool  # whether that baseline has the same learned adapters and start
     step_time_ratio: float | None
     step_time_low: float | None
     step_time_high: float | None
@@ -50,13 +48,10 @@ class Advice:
     kind: str
     task: str
     budget: float
-    verdicts: dict[str, str]
-    """met, missed or undecided, by method, in the order of preference."""
+    verdicts: dict[str, str]  # met, missed or undecided, by method, in the order of preference
     evidence: list[Evidence]
-    methods: dict[str, dict[str, Any]]
-    """What each method is made of, as its runs recorded it."""
-    left_out: list[str] = field(default_factory=list)
-    """What was there and could not serve, with the reason."""
+    methods: dict[str, dict[str, Any]]  # what each method is made of, as its runs recorded it
+    left_out: list[str] = field(default_factory=list)  # what was there and could not serve, with the reason
     costs: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each method costs in the asked model; those that do not fit it have none."""
     misfits: dict[str, str] = field(default_factory=dict)

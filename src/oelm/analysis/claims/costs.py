@@ -6,8 +6,7 @@ from oelm.analysis.compare.times import step_time
 from oelm.runs import checkpoint_bytes
 
 MEBIBYTE = 2**20
-TIMING_NOISE = 0.01
-"""Step times of two runs differ by about so much even if nothing else does."""
+TIMING_NOISE = 0.01  # step times of two runs differ by about so much even if nothing else does
 ROUNDING = 0.001
 VALIDATION_LIMIT = 0.1
 

@@ -18,8 +18,7 @@ Claim = Mapping[str, Any]
 class ModelFacts:
     """A model of the original study, as `oelm inspect` counts it; kept in the catalog, so that no torch is needed."""
 
-    model: str
-    """Its name for `oelm inspect`."""
+    model: str  # its name for `oelm inspect`
     family: str
     width: int
     sequence_length: int

@@ -8,8 +8,7 @@ from oelm.analysis.claims.findings import CONSISTENT, INCONSISTENT, NOT_REPRODUC
 from oelm.analysis.compare.statistics import GOAL_PERCENT
 
 SAME_FIGURE = 0.001
-PUBLISHED_STD = 0.02
-"""Of the random arm's weights."""
+PUBLISHED_STD = 0.02  # of the random arm's weights
 TWO_SIDED_95 = 1.96
 
 

@@ -26,8 +26,7 @@ RECORDING_KEYS = {
 }
 """They decide what is written down, not what is learned: they neither split an arm nor spoil a comparison."""
 RATE_KEYS = ("training.max_lr", "training.min_lr")
-Rates = dict[float, float]
-"""Score by learning rate; not a number where no run came to its end."""
+Rates = dict[float, float]  # score by learning rate; not a number where no run came to its end
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Run:
-    name: str
-    """The folder's name, with as many parents as tell it from the other runs."""
+    name: str  # the folder's name, with as many parents as tell it from the other runs
     folder: RunFolder
     config: dict[str, Any]
     state: str
@@ -120,8 +118,7 @@ class Arm:
     baseline: "Arm | None" = None
     differences: list[Note] = field(default_factory=list)
     """Settings in which this arm is not like its baseline: then the gap is not the method's alone."""
-    number: int = 0
-    """Its place among the study's arms of the same method."""
+    number: int = 0  # its place among the study's arms of the same method
     rates: Rates = field(default_factory=dict)
     """Score at every learning rate it was tried with, if a baseline was given the same ones; else empty."""
 

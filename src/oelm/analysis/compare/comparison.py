@@ -20,8 +20,7 @@ from oelm.freezing.methods import METHODS
 
 RATE, LOWEST_RATE = RATE_KEYS
 LENGTH_KEYS = ("training.max_steps", "training.warmup_steps", "training.epochs")
-FAILED = math.nan
-"""The score of a learning rate at which no run came to its end: it was tried all the same."""
+FAILED = math.nan  # the score of a learning rate at which no run came to its end: it was tried all the same
 Sweeps = Mapping[Path, Mapping[str, Rates]]
 
 

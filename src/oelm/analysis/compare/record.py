@@ -21,10 +21,8 @@ from oelm.runs import checkpoint_bytes
 
 VERIFIED, NO_WEIGHTS, NOTHING_FROZEN, NOT_VERIFIED = "verified", "no weights", "nothing frozen", "not verified"
 CLOSE_PERCENT = 1.0
-TOLERANCE = 1.005
-"""Arms whose FLOPs differ by less are of equal compute."""
-FALLING_NATS = 0.01
-"""A validation loss that fell by more than this over the last tenth of the steps was still falling."""
+TOLERANCE = 1.005  # arms whose FLOPs differ by less are of equal compute
+FALLING_NATS = 0.01  # a validation loss that fell by more than this over the last tenth of the steps was still falling
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,7 @@ class Opponent:
 
     label: str
     gap: Gap
-    differences: list[Note]
-    """Settings that differ besides the method: then the gap is not the method's alone."""
+    differences: list[Note]  # settings that differ besides the method: then the gap is not the method's alone
 
     @property
     def comparable(self) -> bool:
@@ -50,12 +47,9 @@ class Costs:
     parameters: int | None
     frozen: int | None
     trainable: int | None
-    flops_ratio: float | None
-    """Matmul FLOPs of a training step ÷ the plain baseline's."""
-    block_flops_ratio: float | None
-    """The same for the blocks' weight matrices alone."""
-    total_flops: float | None
-    """Of the whole run."""
+    flops_ratio: float | None  # matmul FLOPs of a training step ÷ the plain baseline's
+    block_flops_ratio: float | None  # the same for the blocks' weight matrices alone
+    total_flops: float | None  # of the whole run
     weight_bytes: int | None
     optimizer_bytes: int | None
     checkpoint_bytes: int | None
@@ -67,11 +61,9 @@ class Exposure:
     """How much text an arm has seen, as far as its runs recorded it."""
 
     tokens: int | None
-    train_tokens: int | None
-    """Tokens there were to train on."""
+    train_tokens: int | None  # tokens there were to train on
     epochs: float | None
-    text_share: float | None
-    """Of the whole corpus, what was prepared."""
+    text_share: float | None  # of the whole corpus, what was prepared
     falling: bool
 
     @property
@@ -88,25 +80,18 @@ class ArmRecord:
     model: str
     metric: Metric
     seeds: tuple[int, ...]
-    score: float
-    """Mean over seeds of the metric on the whole validation set."""
+    score: float  # mean over seeds of the metric on the whole validation set
     score_std: float | None
     scores: dict[int, float]
     is_baseline: bool
-    is_trained: bool
-    """Whether everything trains all the time, as in a baseline: then there is nothing to judge."""
-    plain: Opponent | None
-    """The baseline without adapters; None for itself, or without one."""
+    is_trained: bool  # whether everything trains all the time, as in a baseline: then there is nothing to judge
+    plain: Opponent | None  # the baseline without adapters; None for itself, or without one
     equal: Opponent | None
     """The baseline with the same adapters, start and architecture, where that is not the plain one."""
-    lacks_equal: bool
-    """It has adapters, a start or an architecture that no baseline trained alike has."""
-    verdict: str | None
-    """Whether it is at most 5 % worse than each of the two; None where there is nothing to judge."""
-    close: str | None
-    """The same for 1 %."""
-    more_seeds: int | None
-    """About how many more seeds would decide an undecided verdict; None if decided or unknown."""
+    lacks_equal: bool  # it has adapters, a start or an architecture that no baseline trained alike has
+    verdict: str | None  # whether it is at most 5 % worse than each of the two; None where there is nothing to judge
+    close: str | None  # the same for 1 %
+    more_seeds: int | None  # about how many more seeds would decide an undecided verdict; None if decided or unknown
     time: StepTime | None
     costs: Costs
     compute: EqualCompute | None
@@ -116,8 +101,7 @@ class ArmRecord:
     exposure: Exposure
     frozen_check: str
     bits_per_byte: float | None
-    arm: Arm = field(repr=False, compare=False)
-    """The runs behind it."""
+    arm: Arm = field(repr=False, compare=False)  # the runs behind it
 
     @property
     def opponents(self) -> list[Opponent]:

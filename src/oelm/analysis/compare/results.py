@@ -18,8 +18,7 @@ from oelm.analysis.compare.times import checked
 from oelm.errors import OelmError, printable
 from oelm.runs import DEAD, FINISHED, RunFolder, find_files, find_runs
 
-BESIDE = ("questions.json", "step_time.json", "samples.json", "sweep.json")
-"""What is read in the folders above runs."""
+BESIDE = ("questions.json", "step_time.json", "samples.json", "sweep.json")  # what is read in the folders above runs
 UNREADABLE = (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError)
 Content = TypeVar("Content")
 

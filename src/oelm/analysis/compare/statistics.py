@@ -13,8 +13,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 LEVEL = 0.95
-GOAL_PERCENT = 5.0
-"""The study's own bar: at most 5 % worse than the baseline."""
+GOAL_PERCENT = 5.0  # the study's own bar: at most 5 % worse than the baseline
 TINY = 1e-12
 MOST_SEEDS = 1_000
 MET, MISSED, UNDECIDED, NOT_COMPARABLE = "met", "missed", "undecided", "not comparable"
@@ -25,14 +24,11 @@ class Metric:
     """What a run is judged by, and how it is written."""
 
     name: str
-    key: str
-    """Its field in `result.json`'s `final` and in validation rows."""
+    key: str  # its field in `result.json`'s `final` and in validation rows
     higher_is_better: bool
-    scale: float = 1.0
-    """Shown value = scale × stored value (accuracies are stored as fractions, shown in percent)."""
+    scale: float = 1.0  # shown value = scale × stored value (accuracies are stored as fractions, shown in percent)
     suffix: str = ""
-    gap_in_points: bool = False
-    """Differences are given in percentage points instead of percent of the baseline."""
+    gap_in_points: bool = False  # differences are given in percentage points instead of percent of the baseline
 
     @property
     def sign(self) -> int:
@@ -61,8 +57,7 @@ class Interval:
 @dataclass(frozen=True)
 class Spread:
     mean: float
-    std: float | None
-    """Sample standard deviation; None with a single value."""
+    std: float | None  # sample standard deviation; None with a single value
     count: int
 
 
@@ -70,18 +65,15 @@ class Spread:
 class Gap:
     """An arm against its baseline over the seeds they share. The intervals are None with fewer than two seeds."""
 
-    value: float
-    """In percent of the baseline, or in points; as written, so a positive perplexity gap is a loss."""
+    value: float  # in percent of the baseline, or in points; as written, so a positive perplexity gap is a loss
     by_seed: dict[int, float]
     t: Interval | None
     worse: Interval | None
     """By how many percent the arm is worse than the baseline, whichever direction is good: what the goal judges."""
     logs: tuple[float, ...] = ()
     """log(arm ÷ baseline) by seed, with a loss of quality positive: what `worse` is made of."""
-    unpaired: Interval | None = None
-    """Welch's interval, as if the seeds had nothing in common. Decides nothing."""
-    correlation: float | None = None
-    """Of the two arms' scores over common seeds; None with fewer than three."""
+    unpaired: Interval | None = None  # welch's interval, as if the seeds had nothing in common. Decides nothing
+    correlation: float | None = None  # of the two arms' scores over common seeds; None with fewer than three
 
 
 def spread(values: Sequence[float]) -> Spread:

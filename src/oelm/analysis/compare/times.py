@@ -13,6 +13,7 @@ import numpy as np
 
 from oelm.analysis.compare.arms import Arm, is_number
 from oelm.analysis.compare.comparison import differences
+from oelm.analysis.compare.statistics import Interval
 from oelm.bench.ratios import FASTER, NO_DIFFERENCE, SLOWER, verdict
 
 _STEP_KEYS = {f"training.{key}" for key in ("batch_size", "sequence_length", "accumulation", "precision")}
@@ -24,13 +25,15 @@ class StepTime:
     ratio: float
     low: float | None = None
     high: float | None = None
-    verdict: str | None = None
-    """faster, slower or no difference; None without an interleaved measurement."""
+    verdict: str | None = None  # faster, slower or no difference; None without an interleaved measurement
     seconds: float | None = None
-    predicted: float | None = None
-    """What the FLOPs of a step allow."""
+    predicted: float | None = None  # what the FLOPs of a step allow
     interleaved: bool = False
     is_reference: bool = False
+
+    @property
+    def interval(self) -> Interval | None:
+        return None if self.low is None or self.high is None else Interval(self.low, self.high)
 
 
 def step_time(arm: Arm) -> StepTime | None:

@@ -19,19 +19,16 @@ from oelm.analysis.compare.statistics import Gap, paired_gap, paired_t, spread
 from oelm.analysis.compare.times import StepTime
 
 FEWEST_LENGTHS = 3
-MARGIN = 1.01
-"""How far beyond the trained lengths still counts as within."""
+MARGIN = 1.01  # how far beyond the trained lengths still counts as within
 
 
 @dataclass(frozen=True)
 class SpeedUp:
     value: float
     low: float | None
-    high: float | None
-    """Over seeds, and for time also over the measurement of the step; None with one seed."""
+    high: float | None  # over seeds, and for time also over the measurement of the step; None with one seed
     by_seed: dict[int, float]
-    extrapolated: bool
-    """Whether the baseline would need to be shorter or longer than any that was trained."""
+    extrapolated: bool  # whether the baseline would need to be shorter or longer than any that was trained
 
 
 @dataclass(frozen=True)
@@ -42,10 +39,8 @@ class EqualCompute:
     speedup_time: SpeedUp | None
     gap_steps: Gap | None
     gap_flops: Gap | None
-    gap_time: Gap | None
-    """To the baseline as the fit has it after as many steps as the arm's compute buys."""
-    extrapolated: bool
-    """Whether one of the gaps is read off beyond the lengths that were trained."""
+    gap_time: Gap | None  # to the baseline as the fit has it after as many steps as the arm's compute buys
+    extrapolated: bool  # whether one of the gaps is read off beyond the lengths that were trained
 
 
 @dataclass(frozen=True)

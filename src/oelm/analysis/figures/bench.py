@@ -1,11 +1,10 @@
 """The figure of `oelm bench`: every arm's step split into its phases, beside the least its FLOPs allow."""
 
-import io
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from oelm.analysis.figures.style import FAINT, INK, page_style
+from oelm.analysis.figures.style import FAINT, INK, page_style, saved
 from oelm.bench.report import PHASES, headline
 
 _SHADES = ("#999933", "#56b4e9", "#0072b2", "#e69f00", "#6a737d")
@@ -33,7 +32,7 @@ def draw(result: dict[str, Any]) -> dict[str, bytes]:
         axes.set_xlabel("milliseconds per training step (median; line: quartiles)")
         axes.set_title(headline(result), fontsize=9, color=FAINT, fontweight="normal")
         figure.legend(loc="outside lower left", ncols=6, frameon=False, fontsize=8)
-        return {suffix: _saved(figure, suffix) for suffix in ("svg", "png")}
+        return {suffix: saved(figure, suffix) for suffix in ("svg", "png")}
 
 
 def _bar(axes: Any, y: int, arm: dict[str, Any]) -> None:
@@ -49,10 +48,3 @@ def _beside(arm: dict[str, Any]) -> str:
     if arm["verdict"] == "reference":
         return f"reference, {limit}"
     return f"{arm['ratio']:.2f} [{arm['low']:.2f}, {arm['high']:.2f}], {limit}"
-
-
-def _saved(figure: Any, suffix: str) -> bytes:
-    out = io.BytesIO()
-    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type")) if suffix == "svg" else {"Software": None}
-    figure.savefig(out, format=suffix, metadata=metadata)
-    return out.getvalue()

@@ -8,8 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from oelm.analysis.compare.statistics import Interval
 from oelm.analysis.figures.style import INK, PAPER, Looks
 
-ROW = 0.34
-"""Inches."""
+ROW = 0.34  # inches
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
 """Layer × head: where the weight of every attention head goes."""
 
-import io
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 
-from oelm.analysis.figures.style import FAINT, PAPER, page_style
+from oelm.analysis.figures.style import FAINT, PAPER, page_style, saved
 
 PANELS = {
     "induction": "weight on what followed last time",
@@ -20,8 +19,8 @@ def heads_figure(heads: dict[str, Any], title: str) -> bytes:
     """A PNG of `heads` in a probe's record; grey where weights are no probabilities."""
     shape = np.array(heads["entropy"], dtype=float).shape
     with page_style():
-        figure, panels = plt.subplots(2, 2, figsize=(2.6 + shape[1], 2.2 + 0.9 * shape[0]))
-        for axes, (name, what) in zip(panels.flat, PANELS.items(), strict=True):
+        figure = Figure(figsize=(2.6 + shape[1], 2.2 + 0.9 * shape[0]))
+        for axes, (name, what) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
             values = np.array(heads[name], dtype=float)
             axes.set_facecolor(FAINT)
             shares = {"vmin": 0.0, "vmax": 1.0} if name in ("induction", "previous") else {}
@@ -31,7 +30,4 @@ def heads_figure(heads: dict[str, Any], title: str) -> bytes:
             figure.colorbar(image, ax=axes).outline.set_edgecolor(PAPER)
         figure.suptitle(f"{title}: {heads['text']}")
         figure.tight_layout()
-        drawn = io.BytesIO()
-        figure.savefig(drawn, format="png", dpi=130)
-        plt.close(figure)
-    return drawn.getvalue()
+        return saved(figure, "png", dpi=130)

@@ -1,10 +1,8 @@
-"""What a figure says beside its data: its title, the goal, the floor, the tokens along the top."""
+"""What a figure says beside its data: its axes, the goal, the tokens along the top."""
 
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from oelm.analysis.compare.arms import Comparison
 from oelm.analysis.compare.statistics import GOAL_PERCENT
@@ -12,65 +10,52 @@ from oelm.analysis.figures.style import FAINT, PAPER
 from oelm.analysis.report.texts import Texts
 
 
-def set_title(figure: Figure, title: str, t: Texts) -> None:
-    figure.suptitle("\n".join(t.wrap(title, 74)), x=0.01, ha="left", fontsize=11, fontweight="bold")
+def value_label(comparison: Comparison, t: Texts) -> str:
+    unit = f",{comparison.metric.suffix}" if comparison.metric.suffix else ""
+    return t("axis_value", metric=t(f"metric_{comparison.metric.name}"), unit=unit)
+
+
+def gap_label(comparison: Comparison, t: Texts) -> str:
+    return t("axis_gap_points" if comparison.metric.gap_in_points else "axis_gap")
 
 
 def goal_value(comparison: Comparison) -> float:
     """Where the 5 % goal lies on the gap axis; for gaps in points, 5 % of the baseline's own score."""
     if not comparison.metric.gap_in_points:
         return GOAL_PERCENT
-    base = [arm.scores.values() for arm in comparison.arms if arm.is_baseline]
-    base += [arm.plain_baseline.scores.values() for arm in comparison.arms if arm.plain_baseline]
-    mean = float(np.mean(list(base[0]))) if base else 1.0
-    return -GOAL_PERCENT / 100 * mean * comparison.metric.scale
+    base = [arm.score for arm in comparison.arms if arm.is_baseline]
+    base += [arm.plain_baseline.score for arm in comparison.arms if arm.plain_baseline]
+    return -GOAL_PERCENT / 100 * (base[0] if base else 1.0) * comparison.metric.scale
 
 
 def goal_level(comparison: Comparison) -> float | None:
     """The score that is just within the goal, as shown; None without a baseline."""
-    base = [float(np.mean(list(arm.scores.values()))) for arm in comparison.arms if arm.is_baseline]
-    if not base:
-        return None
-    worse = -GOAL_PERCENT if comparison.metric.higher_is_better else GOAL_PERCENT
-    return base[0] * (1 + worse / 100) * comparison.metric.scale
+    metric, base = comparison.metric, [arm.score for arm in comparison.arms if arm.is_baseline]
+    return base[0] * (1 + metric.sign * GOAL_PERCENT / 100) * metric.scale if base else None
 
 
 def goal_line(axes: Axes, comparison: Comparison, t: Texts, vertical: bool = False) -> None:
-    value = goal_value(comparison)
-    text = t("goal_line")
+    value, text = goal_value(comparison), t("goal_line")
     if comparison.metric.gap_in_points:
         text = t("goal_line_points", points=f"{value:.1f}".replace("-", "−"))
+    dashed_line(axes, value, text, vertical)
+
+
+def dashed_line(axes: Axes, value: float, text: str, vertical: bool = False) -> None:
+    """With a text at its beginning, if there is one."""
     (axes.axvline if vertical else axes.axhline)(value, color=FAINT, linewidth=1.2, linestyle=(0, (5, 3)))
-    if vertical:
-        tag(axes, text, (value, 1.0), ("data", "axes fraction"), (0, 3), "center")
-    else:
-        tag(axes, text, (0.01, value), ("axes fraction", "data"), (0, 3))
-
-
-def tag(
-    axes: Axes, text: str, spot: tuple[float, float], where: Any, shift: tuple[int, int], side: str = "left"
-) -> None:
+    if not text:
+        return
+    spot, where = ((value, 1.0), ("data", "axes fraction")) if vertical else ((0.01, value), ("axes fraction", "data"))
+    place: dict[str, Any] = {"xycoords": where, "ha": "center" if vertical else "left", "va": "bottom"}
     paper = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
-    axes.annotate(
-        text,
-        spot,
-        shift,
-        xycoords=where,
-        textcoords="offset points",
-        color=FAINT,
-        fontsize=9,
-        ha=side,
-        va="bottom",
-        bbox=paper,
-    )
+    axes.annotate(text, spot, (0, 3), textcoords="offset points", color=FAINT, fontsize=9, bbox=paper, **place)
 
 
 def token_axis(axes: Axes, comparison: Comparison, t: Texts) -> None:
     """The same axis in tokens, along the top, if a step is the same number of tokens in every run."""
-    results = [
-        run.result for run in comparison.runs if run.result and run.result.get("tokens") and run.result.get("steps")
-    ]
-    sizes = {result["tokens"] / result["steps"] for result in results}
+    results = [run.result or {} for run in comparison.runs]
+    sizes = {found["tokens"] / found["steps"] for found in results if found.get("tokens") and found.get("steps")}
     if len(sizes) != 1:
         return
     unit, size = ("millions", 1e6) if axes.get_xlim()[1] * min(sizes) >= 1e6 else ("thousands", 1e3)

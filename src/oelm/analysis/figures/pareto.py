@@ -5,32 +5,30 @@ An arm on the line has no rival that is both cheaper and better. Of many arms on
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from oelm.analysis.compare.arms import Arm, Comparison
-from oelm.analysis.figures.marks import goal_level, tag
+from oelm.analysis.figures.marks import dashed_line, goal_level, value_label
 from oelm.analysis.figures.style import FAINT, PAPER, Looks
 from oelm.analysis.report.texts import Texts
 
 SPOTS = [(dx, dy) for far in (7, 40, 80, 130) for dy in (5, -14, 18, -27, 31, -40, 48, -57, 70) for dx in (far, -far)]
 """Where a name may stand, in points from its marker: the first two beside it; from the others a line leads to it."""
 MOST_NAMED = 8
-FEWEST = 4
-"""Fewer arms are told better by the tables."""
+FEWEST = 4  # fewer arms are told better by the tables
 
 
 @dataclass(frozen=True)
 class Point:
     arm: Arm
     cost: float
-    score: float
-    """As shown, e.g. accuracy in percent."""
+    score: float  # as shown, e.g. accuracy in percent
     low: float | None = None
-    high: float | None = None
-    """The interval of the cost."""
+    high: float | None = None  # the interval of the cost
 
 
 def frontier(points: Sequence[Point], higher_is_better: bool) -> list[Point]:
@@ -66,16 +64,10 @@ def draw(comparison: Comparison, panels: dict[str, list[Point]], looks: Looks, t
         axes.set_xlabel(t(f"axis_{name}"))
     if "trainable" in panels:
         grid[-1].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1e6:g}"))
-    metric, unit = (
-        t(f"metric_{comparison.metric.name}"),
-        f", {comparison.metric.suffix.strip()}" if comparison.metric.suffix else "",
-    )
-    grid[0].set_ylabel(t("axis_value", metric=metric, unit=unit))
-    level = goal_level(comparison)
-    if level is not None:
+    grid[0].set_ylabel(value_label(comparison, t))
+    if (level := goal_level(comparison)) is not None:
         for axes in grid:
-            axes.axhline(level, color=FAINT, linewidth=1.2, linestyle=(0, (5, 3)))
-        tag(grid[0], t("goal_line"), (0.01, level), ("axes fraction", "data"), (0, 3))
+            dashed_line(axes, level, t("goal_line") if axes is grid[0] else "")
     return figure
 
 
@@ -103,9 +95,8 @@ def _name(axes: Axes, named: list[Point], points: list[Point]) -> None:
     axes.autoscale_view()
     place = axes.transData.transform
     inch = axes.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
-    taken = [
-        (x - 4 * inch, y - 4 * inch, x + 4 * inch, y + 4 * inch) for x, y in (place((p.cost, p.score)) for p in points)
-    ]
+    near = 4 * inch
+    taken = [(x - near, y - near, x + near, y + near) for x, y in (place((p.cost, p.score)) for p in points)]
     (left_end, bottom_end), (right_end, top_end) = axes.transAxes.transform([(0, 0), (1, 1)])
     for point in named:
         x, y = place((point.cost, point.score))
@@ -117,18 +108,11 @@ def _name(axes: Axes, named: list[Point], points: list[Point]) -> None:
             if inside and not any(_overlap(box, other) for other in taken):
                 break
         taken.append(box)
-        side = "right" if dx < 0 else "left"
-        near = (1.0 if dx < 0 else 0.0, 0.0 if dy > 0 else 1.0)  # the label's corner nearest to the marker
-        line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3, "relpos": near}
-        axes.annotate(
-            point.arm.label,
-            (point.cost, point.score),
-            (dx, dy),
-            textcoords="offset points",
-            ha=side,
-            fontsize=8.5,
-            arrowprops=None if (dx, dy) in SPOTS[:2] else line,
-        )
+        corner = (1.0 if dx < 0 else 0.0, 0.0 if dy > 0 else 1.0)  # of the label, nearest to the marker
+        line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3, "relpos": corner}
+        how: dict[str, Any] = {"ha": "right" if dx < 0 else "left", "textcoords": "offset points", "fontsize": 8.5}
+        how["arrowprops"] = None if (dx, dy) in SPOTS[:2] else line
+        axes.annotate(point.arm.label, (point.cost, point.score), (dx, dy), **how)
 
 
 def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

@@ -6,45 +6,32 @@ this machine; without one it is drawn in English.
 
 import hashlib
 import html
-import io
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from oelm.analysis.compare.arms import Arm, Comparison
+from oelm.analysis.compare.arms import Comparison
 from oelm.analysis.compare.record import ArmRecord
 from oelm.analysis.compare.results import Loaded
-from oelm.analysis.compare.statistics import MET, MISSED, UNDECIDED, Interval
-from oelm.analysis.figures import pareto
-from oelm.analysis.figures.curves import (
-    Line,
-    draw_lines,
-    frame_gaps,
-    frame_values,
-    gap_line,
-    label_ends,
-    late_range,
-    mean_line,
-    shown,
-)
+from oelm.analysis.compare.statistics import MET, MISSED, UNDECIDED
+from oelm.analysis.figures import curves, pareto
 from oelm.analysis.figures.forest import ROW, Entry, forest
-from oelm.analysis.figures.marks import goal_line, goal_value, set_title, token_axis
-from oelm.analysis.figures.style import FAINT, FONT_STACK, GRID, INK, PAPER, Looks, cjk_font, looks, page_style
+from oelm.analysis.figures.marks import gap_label, goal_line, goal_value, token_axis
+from oelm.analysis.figures.style import FAINT, FONT_STACK, GRID, INK, PAPER, Looks, cjk_font, looks, page_style, saved
 from oelm.analysis.report.cells import gap_text, step_time
 from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import Texts, texts
 from oelm.analysis.report.words import data_line
 from oelm.files import write_atomically
 
-MOST_ROWS, MOST_PANELS = 16, 6
-"""Of the figure on page one: arms in a panel, and comparisons."""
+MOST_ROWS, MOST_PANELS = 16, 6  # of the figure on page one: arms in a panel, and comparisons
 
 
 @dataclass(frozen=True)
@@ -52,14 +39,15 @@ class Picture:
     name: str
     title: str
     caption: str
-    data: Any
-    """Everything drawn, as numbers and names: two pictures of equal data are equal."""
+    data: Any  # everything drawn, as numbers and names: two pictures of equal data are equal
     draw: Callable[[], Figure]
+    texts: Texts
 
     @cached_property
     def figure(self) -> Figure:
         with page_style(self.name):
-            figure = self.draw()
+            figure, title = self.draw(), "\n".join(self.texts.wrap(self.title, 74))
+            figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
             # Laid out once: a layout repeated at every save would shift a little, and every file shall show the same.
             if engine := figure.get_layout_engine():
                 engine.execute(figure)
@@ -69,16 +57,17 @@ class Picture:
     @property
     def digest(self) -> str:
         """Of what is drawn; it stands in every file, so that a stale one is found without comparing pixels."""
-        text = json.dumps([self.title, _rounded(self.data)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        # Five digits: another machine's last bit makes no other picture.
+        data = json.loads(json.dumps(self.data), parse_float=lambda digits: float(f"{float(digits):.5g}"))
+        return hashlib.sha256(json.dumps([self.title, data], sort_keys=True).encode()).hexdigest()[:16]
+
+    def _saved(self, suffix: str) -> bytes:
+        with page_style(self.name):
+            return saved(self.figure, suffix, self.digest)
 
     @cached_property
     def _svg(self) -> str:
-        out = io.StringIO()
-        with page_style(self.name):
-            nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-            self.figure.savefig(out, format="svg", metadata={**nothing, "Identifier": self.digest})
-        return out.getvalue().replace("'DejaVu Sans'", FONT_STACK)
+        return self._saved("svg").decode().replace("'DejaVu Sans'", FONT_STACK)
 
     def svg(self, inline: bool = False) -> str:
         """As a file of its own, or to stand inside an HTML page whose colours it takes."""
@@ -94,13 +83,7 @@ class Picture:
 
     def save(self, path: Path) -> None:
         """SVG or PNG, by the suffix; there as a whole or not at all."""
-        if path.suffix == ".svg":
-            write_atomically(path, self.svg())
-            return
-        out = io.BytesIO()
-        with page_style(self.name):
-            self.figure.savefig(out, format="png", metadata={"Software": None, "Identifier": self.digest})
-        write_atomically(path, out.getvalue())
+        write_atomically(path, self.svg() if path.suffix == ".svg" else self._saved("png"))
 
 
 def pictures(loaded: Loaded, lang: str = "en") -> list[Picture]:
@@ -112,7 +95,7 @@ def pictures(loaded: Loaded, lang: str = "en") -> list[Picture]:
         for draw in (_curves, _step_times, _pareto):
             for picture in draw(comparison, look, t):
                 caption = [picture.caption, data_line(comparison, t) or f"{comparison.dataset}, {comparison.model}."]
-                drawn.append(Picture(picture.name + suffix, picture.title, t.join(caption), picture.data, picture.draw))
+                drawn.append(replace(picture, name=picture.name + suffix, caption=t.join(caption)))
     return drawn
 
 
@@ -136,34 +119,28 @@ def _gaps(comparisons: list[Comparison], look: Looks, t: Texts) -> Iterator[Pict
     if sum(map(len, entries)) < sum(r.plain is not None for c in comparisons for r in c.records):
         caption.append(t("caption_fewer", drawn=sum(map(len, entries)), count=len(judged)))
     caption += [line for c, _ in panels if (line := data_line(c, t))]
-    title = t("title_gaps", **counts)
-    data = [
-        [c.dataset, c.model, goal_value(c), [e.data for e in rows]]
-        for (c, _), rows in zip(panels, entries, strict=True)
-    ]
+    rows_of = [(c, rows) for (c, _), rows in zip(panels, entries, strict=True)]
+    data = [[c.dataset, c.model, goal_value(c), [entry.data for entry in rows]] for c, rows in rows_of]
 
     def draw() -> Figure:
         heights = [ROW * len(rows) + 0.75 for rows in entries]
         figure = Figure(figsize=(7.6, sum(heights) + 0.6), layout="constrained")
         grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for axes, (comparison, _), rows in zip(grid, panels, entries, strict=True):
+        for axes, (comparison, rows) in zip(grid, rows_of, strict=True):
             forest(axes, rows, [0.0, goal_value(comparison)], look)
             axes.axvline(0, color=FAINT, linewidth=1)
             goal_line(axes, comparison, t, vertical=True)
-            axes.set_xlabel(t("axis_gap_points" if comparison.metric.gap_in_points else "axis_gap"))
+            axes.set_xlabel(gap_label(comparison, t))
             if len(panels) > 1:
                 axes.set_title(f"{comparison.dataset}, {comparison.model}", fontsize=9, pad=18)
-        set_title(figure, title, t)
         return figure
 
-    yield Picture("gaps", title, t.join(caption), data, draw)
+    yield Picture("gaps", t("title_gaps", **counts), t.join(caption), data, draw, t)
 
 
 def _ranked(comparison: Comparison) -> list[ArmRecord]:
     found = [record for record in comparison.records if record.plain]
-    return sorted(
-        found, key=lambda r: r.plain.gap.value * (-1 if comparison.metric.higher_is_better else 1) if r.plain else 0
-    )
+    return sorted(found, key=lambda r: r.plain.gap.value * r.metric.sign if r.plain else 0)
 
 
 def _gap_entry(record: ArmRecord, t: Texts) -> Entry:
@@ -175,48 +152,51 @@ def _gap_entry(record: ArmRecord, t: Texts) -> Entry:
 
 
 def _curves(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
-    arms, key = shown(comparison), comparison.metric.key
-    lines = [(arm, line) for arm in arms if (line := mean_line(arm, key)) is not None]
+    arms, key = curves.shown(comparison), comparison.metric.key
+    lines = [(arm, line) for arm in arms if (line := curves.mean_line(arm, key)) is not None]
     if not lines:
         return
-    gaps = [(arm, line) for arm in arms if arm.plain_baseline and (line := gap_line(arm)) is not None]
-    title = _curves_title(comparison, t)
-    above = any(line.mean.max() > 1.1 * late_range(lines)[1] for _, line in lines)
+    gaps = [(arm, line) for arm in arms if arm.plain_baseline and (line := curves.gap_line(arm)) is not None]
+    above = any(line.mean.max() > 1.1 * curves.late_range(lines)[1] for _, line in lines)
     parts = {"caption_curves": True, "caption_lower": bool(gaps), "caption_above": above}
     caption = [t(key) for key, needed in parts.items() if needed]
+    shares = [row["share"] for run in comparison.runs for row in run.validations if isinstance(row.get("share"), float)]
+    if shares and min(shares) < 0.995:
+        caption.append(t("caption_share", share=f"{100 * min(shares):.0f}"))
+    if len(arms) < len(comparison.arms):
+        caption.append(t("caption_shown", drawn=len(arms), count=len(comparison.arms)))
 
     def draw() -> Figure:
         figure = Figure(figsize=(7.4, 6.0 if gaps else 4.2), layout="constrained")
         grid = figure.subplots(2 if gaps else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2] if gaps else [1])
         top, bottom = grid[0, 0], grid[-1, 0]
-        draw_lines(top, lines, look)
-        frame_values(top, comparison, lines, t)
-        label_ends(top, lines, look, lambda arm, value: arm.label)
-        set_title(figure, title, t)
+        curves.draw_lines(top, lines, look)
+        curves.frame_values(top, comparison, lines, t)
+        curves.label_ends(top, lines, look, lambda arm, value: arm.label)
         if gaps:
-            draw_lines(bottom, gaps, look)
+            curves.draw_lines(bottom, gaps, look)
             bottom.axhline(0, color=FAINT, linewidth=1)
             goal_line(bottom, comparison, t)
-            bottom.set_ylabel(t("axis_gap_points" if comparison.metric.gap_in_points else "axis_gap"))
-            frame_gaps(bottom, gaps, comparison)
-            label_ends(bottom, gaps, look, lambda arm, value: f"{value:+.1f}".replace("-", "−"))
+            bottom.set_ylabel(gap_label(comparison, t))
+            curves.frame_gaps(bottom, gaps, comparison)
+            curves.label_ends(bottom, gaps, look, lambda arm, value: f"{value:+.1f}".replace("-", "−"))
         bottom.set_xlabel(t("axis_steps"))
         bottom.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         bottom.set_xlim(0, 1.01 * max(line.x[-1] for _, line in lines))
         token_axis(top, comparison, t)
         return figure
 
-    caption += [*_share_note(comparison, t), *_shown_note(comparison, t)]
-    yield Picture("learning-curves", title, t.join(caption), [_line_data(lines), _line_data(gaps)], draw)
+    data = [[[arm.label, *line.data] for arm, line in drawn] for drawn in (lines, gaps)]
+    yield Picture("learning-curves", _curves_title(comparison, t), t.join(caption), data, draw, t)
 
 
 def _step_times(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
     entries = []
     for record in comparison.records:
         if (time := record.time) and not time.is_reference:
-            interval = None if time.low is None or time.high is None else Interval(time.low, time.high)
-            text = step_time(record, t, with_verdict=True)
-            entries.append(Entry(record.label, time.ratio, interval, [], text, time.predicted, not time.interleaved))
+            text = step_time(record, t, with_verdict=True) or ""
+            hollow = not time.interleaved
+            entries.append(Entry(record.label, time.ratio, time.interval, [], text, time.predicted, hollow))
     if all(entry.hollow for entry in entries):  # times of separate runs are no measurement
         return
     ratios = [f"{ratio:.2f}" for ratio in sorted(entry.value for entry in entries)]
@@ -229,12 +209,11 @@ def _step_times(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Pictu
         forest(axes, entries, [1.0], look)
         axes.axvline(1, color=FAINT, linewidth=1)
         axes.set_xlabel(t("axis_step_time"))
-        set_title(figure, title, t)
         return figure
 
     crosses = [t("caption_predicted")] if any(entry.predicted for entry in entries) else []
     caption = t.join([t("caption_step_times"), *crosses])
-    yield Picture("step-times", title, caption, [entry.data for entry in entries], draw)
+    yield Picture("step-times", title, caption, [entry.data for entry in entries], draw, t)
 
 
 def _pareto(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
@@ -245,23 +224,9 @@ def _pareto(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
     best = [point.arm.label for point in pareto.frontier(points, comparison.metric.higher_is_better)]
     title = t(f"title_pareto_{next(iter(panels))}", arms=t.listing(best))
 
-    def draw() -> Figure:
-        figure = pareto.draw(comparison, panels, look, t)
-        set_title(figure, title, t)
-        return figure
-
     data = {k: [[p.arm.label, p.cost, p.score, p.low, p.high] for p in found] for k, found in panels.items()}
-    yield Picture("pareto", title, t("caption_pareto"), data, draw)
-
-
-def _share_note(comparison: Comparison, t: Texts) -> list[str]:
-    shares = [row["share"] for run in comparison.runs for row in run.validations if isinstance(row.get("share"), float)]
-    return [t("caption_share", share=f"{100 * min(shares):.0f}")] if shares and min(shares) < 0.995 else []
-
-
-def _shown_note(comparison: Comparison, t: Texts) -> list[str]:
-    drawn = len(shown(comparison))
-    return [t("caption_shown", drawn=drawn, count=len(comparison.arms))] if drawn < len(comparison.arms) else []
+    draw = partial(pareto.draw, comparison, panels, look, t)
+    yield Picture("pareto", title, t("caption_pareto"), data, draw, t)
 
 
 def _curves_title(comparison: Comparison, t: Texts) -> str:
@@ -274,16 +239,3 @@ def _curves_title(comparison: Comparison, t: Texts) -> str:
     if len(ranked) == 1:
         return t("title_curve", **values, only=first)
     return t("title_curves", **values, low=first, high=last)
-
-
-def _line_data(lines: list[tuple[Arm, Line]]) -> list[Any]:
-    return [[arm.label, *(getattr(line, k).tolist() for k in ("x", "mean", "low", "high"))] for arm, line in lines]
-
-
-def _rounded(value: Any) -> Any:
-    """Five digits: another machine's last bit makes no other picture."""
-    if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(inner) for inner in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value

@@ -1,17 +1,21 @@
 """How every figure looks: colours, lines, markers, fonts. No two arms of a comparison look alike."""
 
+import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib import resources
 from typing import Any
 
 import matplotlib
 from matplotlib import font_manager
+from matplotlib.figure import Figure
 
 from oelm.analysis.compare.arms import Comparison
 
-INK, FAINT, GRID, PAPER = "#1f2328", "#6a737d", "#e3e6ea", "#ffffff"
+STYLE = matplotlib.rc_params_from_file(str(resources.files(__package__) / "page.mplstyle"), use_default_template=False)
+INK, FAINT, GRID, PAPER = (STYLE[key] for key in ("text.color", "axes.edgecolor", "grid.color", "figure.facecolor"))
 """Stand-ins that an HTML page replaces by its own colours, so that figures follow light and dark mode."""
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7570b3", "#44aa99", "#999933")
 LINES: tuple[Any, ...] = ("-", (0, (7, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (2, 1)), (0, (7, 1.5, 1, 1.5, 1, 1.5)))
@@ -29,35 +33,6 @@ CJK_FONTS = (
     "Microsoft YaHei", "SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Heiti SC", "Arial Unicode MS",
 )  # fmt: skip
 FONT_STACK = ", ".join(f"'{font}'" for font in ("DejaVu Sans", "Segoe UI", "Helvetica Neue", "Arial", *CJK_FONTS))
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
-    "axes.labelsize": 10,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "text.color": INK,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "figure.facecolor": PAPER,
-    "axes.facecolor": "none",
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "savefig.dpi": 200,
-}
 
 
 @contextmanager
@@ -67,6 +42,13 @@ def page_style(salt: str = "page") -> Iterator[None]:
         # Missing glyphs are the browser's business in SVG; where they are not, print_language() has chosen English.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
+
+
+def saved(figure: Figure, suffix: str, identifier: str | None = None, dpi: float | None = None) -> bytes:
+    """The content of a file, without what would be different tomorrow."""
+    out, changing = io.BytesIO(), ("Creator", "Date", "Format", "Type") if suffix == "svg" else ("Software",)
+    figure.savefig(out, format=suffix, dpi=dpi, metadata={**dict.fromkeys(changing), "Identifier": identifier})
+    return out.getvalue()
 
 
 def looks(comparisons: Sequence[Comparison]) -> Looks:

@@ -1,55 +1,45 @@
-"""What stands in the cells of a table: text made of a record, in the reader's language. An unknown value is a dash."""
+"""What stands in the cells of a table: text made of a record, in the reader's language. None is shown as a dash."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
 from oelm.analysis.compare.record import ArmRecord, Opponent
-from oelm.analysis.compare.statistics import METRICS, UNDECIDED, Gap, Interval, Metric
+from oelm.analysis.compare.statistics import UNDECIDED, Gap, Interval, Metric
 from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import NONE, Texts
 from oelm.bench.ratios import NO_DIFFERENCE
 from oelm.errors import printable
 
-GUESS = " †"
-"""Read off beyond the lengths that were trained."""
+GUESS = " †"  # read off beyond the lengths that were trained
 
-# Of dictionaries
-
-
-def text_cell(key: str) -> Callable[[dict[str, Any], Texts], str]:
-    return lambda record, t: NONE if record.get(key) is None else printable(str(record[key]))
+Cell = Callable[[Any, Texts], str | None]
 
 
-def word_cell(key: str, prefix: str) -> Callable[[dict[str, Any], Texts], str]:
-    """A word of ours (a verdict, a state), in the reader's language."""
-    return lambda record, t: NONE if record.get(key) is None else t.word(prefix, record[key])
+def of(key: str, show: Callable[[Any, Texts], str]) -> Cell:
+    """A field of a dictionary, or of an arm's costs, as `show` writes it."""
 
-
-def number_cell(key: str, spec: str) -> Callable[[dict[str, Any], Texts], str]:
-    return lambda record, t: NONE if record.get(key) is None else format(record[key], spec)
-
-
-def score_cell(key: str) -> Callable[[dict[str, Any], Texts], str]:
-    def cell(record: dict[str, Any], t: Texts) -> str:
-        value = record.get(key)
-        if value is None:
-            return NONE
-        metric = next(metric for metric in METRICS if metric.name == record["metric"])
-        return t.word("state", "failed") if math.isnan(value) else metric.show(value)
+    def cell(record: Any, t: Texts) -> str | None:
+        value = record.get(key) if isinstance(record, dict) else getattr(record.costs, key)
+        return None if value is None else show(value, t)
 
     return cell
 
 
-# Of arms
+def text_cell(key: str) -> Cell:
+    return of(key, lambda value, t: printable(str(value)))
 
 
-def cost(name: str, spec: str) -> Callable[[ArmRecord, Texts], str]:
-    return lambda record, t: NONE if (value := getattr(record.costs, name)) is None else format(value, spec)
+def number_cell(key: str, spec: str) -> Cell:
+    return of(key, lambda value, t: format(value, spec))
 
 
-def bytes_cell(name: str) -> Callable[[ArmRecord, Texts], str]:
-    return lambda r, t: NONE if (value := getattr(r.costs, name)) is None else f"{value / 2**20:,.1f} MiB"
+def bytes_cell(key: str) -> Cell:
+    return of(key, lambda value, t: f"{value / 2**20:,.1f} MiB")
+
+
+def score_cell(key: str, metric: Metric) -> Cell:
+    return of(key, lambda value, t: t.word("state", "failed") if math.isnan(value) else metric.show(value))
 
 
 def score(record: ArmRecord, t: Texts) -> str:
@@ -71,24 +61,24 @@ def gap_text(gap: Gap, metric: Metric, t: Texts, comparable: bool = True) -> str
     return value + (_interval(gap.t) if comparable else " *")
 
 
-def plain_gap(record: ArmRecord, t: Texts) -> str:
-    return _against(record.plain, record, t) if record.plain else t("is_baseline") if record.is_baseline else NONE
+def plain_gap(record: ArmRecord, t: Texts) -> str | None:
+    return _against(record.plain, record, t) if record.plain else t("is_baseline") if record.is_baseline else None
 
 
-def equal_gap(record: ArmRecord, t: Texts) -> str:
+def equal_gap(record: ArmRecord, t: Texts) -> str | None:
     """The gap and its opponent; that it is the plain baseline, or that there is none, is said."""
-    if record.equal:
-        return f"{_against(record.equal, record, t)}{FOLD}{t('against', baseline=record.equal.label)}"
-    if record.lacks_equal:
-        return t("equal_missing")
-    return NONE if record.is_trained or not record.plain else t("equal_is_plain")
+    if record.equal or record.lacks_equal:
+        return _named(record.equal, record, t) or t("equal_missing")
+    return None if record.is_trained or not record.plain else t("equal_is_plain")
 
 
-def verdict(record: ArmRecord, t: Texts) -> str:
-    if record.verdict is None:
-        return NONE
-    word = t.word("goal", record.verdict)
-    if record.verdict != UNDECIDED:
+def best_trained(record: ArmRecord, t: Texts) -> str | None:
+    return _named(record.best_trained, record, t)
+
+
+def verdict(record: ArmRecord, t: Texts) -> str | None:
+    word = record.verdict and t.word("goal", record.verdict)
+    if not word or record.verdict != UNDECIDED:
         return word
     if record.more_seeds:
         return word + FOLD + t("more_seeds", count=record.more_seeds)
@@ -96,8 +86,8 @@ def verdict(record: ArmRecord, t: Texts) -> str:
     return word + (FOLD + t("second_seed") if single else "")
 
 
-def close(record: ArmRecord, t: Texts) -> str:
-    return NONE if record.close is None else t.word("goal", record.close)
+def close(record: ArmRecord, t: Texts) -> str | None:
+    return record.close and t.word("goal", record.close)
 
 
 def paired_seeds(record: ArmRecord, t: Texts) -> str:
@@ -113,47 +103,39 @@ def unpaired(record: ArmRecord, t: Texts) -> str:
     return FOLD.join(_interval(opponent.gap.unpaired).strip() or NONE for opponent in record.opponents)
 
 
-def step_time(record: ArmRecord, t: Texts, with_verdict: bool = False) -> str:
+def step_time(record: ArmRecord, t: Texts, with_verdict: bool = False) -> str | None:
     """Only what is surprising has a word in a table; a figure has room for all."""
     time = record.time
     if time is None:
-        return NONE
+        return None
     if not time.interleaved:
         return "1" if time.is_reference else f"{time.ratio:.2f}{FOLD}({t('not_interleaved')})"
-    interval = Interval(time.low, time.high) if time.low is not None and time.high is not None else None
-    text = f"{time.ratio:.3f}" + _interval(interval, ".3f")
+    text = f"{time.ratio:.3f}" + _interval(time.interval, ".3f")
     if time.verdict == NO_DIFFERENCE or (time.verdict and with_verdict):
         text += f"{FOLD}{t.word('speed', time.verdict)}"
     return text.replace(FOLD, " ") if with_verdict else text
 
 
-def step_seconds(record: ArmRecord, t: Texts) -> str:
-    return NONE if record.time is None or record.time.seconds is None else f"{record.time.seconds:.4g}"
+def step_seconds(record: ArmRecord, t: Texts) -> str | None:
+    return None if record.time is None or record.time.seconds is None else f"{record.time.seconds:.4g}"
 
 
-def equal_compute_gap(name: str) -> Callable[[ArmRecord, Texts], str]:
-    def cell(record: ArmRecord, t: Texts) -> str:
-        gap = getattr(record.compute, name, None)
-        guessed = GUESS if record.compute and record.compute.extrapolated and name != "gap_steps" else ""
-        return gap_text(gap, record.metric, t) + guessed if gap else NONE
-
-    return cell
+def equal_compute_gap(record: ArmRecord, t: Texts, at: str) -> str | None:
+    """At equal steps, flops or time."""
+    gap = getattr(record.compute, f"gap_{at}", None)
+    guessed = GUESS if record.compute and record.compute.extrapolated and at != "steps" else ""
+    return gap_text(gap, record.metric, t) + guessed if gap else None
 
 
-def speed_up(name: str) -> Callable[[ArmRecord, Texts], str]:
-    def cell(record: ArmRecord, t: Texts) -> str:
-        speed = getattr(record.compute, name, None)
-        if speed is None:
-            return NONE
-        interval = _interval(Interval(speed.low, speed.high), ".3f") if speed.low is not None else ""
-        return f"{speed.value:.3f}{interval}{GUESS if speed.extrapolated else ''}"
-
-    return cell
+def speed_up(record: ArmRecord, t: Texts, at: str) -> str | None:
+    """In flops or time."""
+    speed = getattr(record.compute, f"speedup_{at}", None)
+    interval = _interval(Interval(speed.low, speed.high), ".3f") if speed and speed.low is not None else ""
+    return f"{speed.value:.3f}{interval}{GUESS if speed.extrapolated else ''}" if speed else None
 
 
-def best_trained(record: ArmRecord, t: Texts) -> str:
-    rival = record.best_trained
-    return f"{_against(rival, record, t)}{FOLD}{t('against', baseline=rival.label)}" if rival else NONE
+def _named(opponent: Opponent | None, record: ArmRecord, t: Texts) -> str | None:
+    return f"{_against(opponent, record, t)}{FOLD}{t('against', baseline=opponent.label)}" if opponent else None
 
 
 def _against(opponent: Opponent, record: ArmRecord, t: Texts) -> str:

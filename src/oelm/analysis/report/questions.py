@@ -16,8 +16,7 @@ from oelm.analysis.report.cells import gap_text
 from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import Texts
 
-ADVANTAGE_PERCENT = 6.0
-"""By how much orthonormal projections are better than random ones in the original study."""
+ADVANTAGE_PERCENT = 6.0  # by how much orthonormal projections are better than random ones in the original study
 LIMITS: dict[str, float] = {"cost": 0.0, "orthogonality": -ADVANTAGE_PERCENT, "recovery": 0.0}
 """Kind of question: by how many percent the arm must be worse than the other for a yes. Decided if the whole interval
 lies on one side."""

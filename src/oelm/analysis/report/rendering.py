@@ -8,22 +8,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from oelm.analysis.compare.arms import flatten
-from oelm.analysis.report.texts import Texts, texts
+from oelm.analysis.report.texts import NONE, Texts, texts
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-FOLD = "\n"
-"""Where a cell may be broken into lines on a narrow terminal."""
+FOLD = "\n"  # where a cell may be broken into lines on a narrow terminal
 PADDING = 2
 
 
 @dataclass(frozen=True)
 class Column:
-    key: str
-    """Names its heading in `texts`."""
-    cell: Callable[..., str]
-    """Of a record and the texts."""
+    key: str  # names its heading in `texts`
+    cell: Callable[..., str | None]  # of a record and the texts; None where nothing is known
     right: bool = True
     heading: str | None = None
 
@@ -32,8 +29,7 @@ class Column:
 class Table:
     name: str
     columns: list[Column]
-    records: Sequence[Any]
-    """Dictionaries, or typed records with a `to_dict`."""
+    records: Sequence[Any]  # dictionaries, or typed records with a `to_dict`
     texts: Texts = field(default_factory=lambda: texts("en"))
     section: Callable[[Any], str] | None = None
     """Which section a record belongs to; a heading stands above each where there are several."""
@@ -47,7 +43,7 @@ class Table:
 
     def rows(self, folded: bool = False) -> list[list[str]]:
         """The cells as text; folded, long ones take several lines."""
-        cells = [[column.cell(record, self.texts) for column in self.columns] for record in self.records]
+        cells = [[column.cell(record, self.texts) or NONE for column in self.columns] for record in self.records]
         return cells if folded else [[cell.replace(FOLD, " ") for cell in row] for row in cells]
 
     def sections(self) -> list[tuple[str, list[tuple[Any, list[str]]]]]:
@@ -83,18 +79,16 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        header, fold = self.header(), False
+        header = self.header()
         widths, parts = _widths(header, self.rows()), [list(range(1, len(header)))]
-        if sum(widths) > width:
-            fold = True
+        if fold := sum(widths) > width:
             widths = _widths([max(name.split(" "), key=len) for name in header], self.rows(folded=True))
             parts = _deal(widths, width)
         tables: list[RichTable] = []
         for heading, found in self.sections():
             for part in parts:
-                title = Text(heading, style="bold") if heading else None
                 table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
-                table.title, table.title_justify = title, "left"
+                table.title, table.title_justify = Text(heading, style="bold") if heading else None, "left"
                 for i in (0, *part):
                     justify: Literal["left", "right"] = "right" if self.columns[i].right else "left"
                     table.add_column(header[i], justify=justify, max_width=widths[i] - PADDING, overflow="fold")

@@ -5,13 +5,15 @@ table.facts()     # numbers, for JSON and CSV
 table.rows()      # the same as text, for terminal, markdown and HTML
 """
 
+from functools import partial
+
 from oelm.analysis.compare.arms import Comparison
 from oelm.analysis.compare.comparison import RATE
 from oelm.analysis.compare.record import ArmRecord
 from oelm.analysis.compare.results import Loaded
 from oelm.analysis.compare.statistics import METRICS, spread
 from oelm.analysis.report import cells
-from oelm.analysis.report.cells import bytes_cell, number_cell, score_cell, text_cell, word_cell
+from oelm.analysis.report.cells import bytes_cell, number_cell, of, score_cell, text_cell
 from oelm.analysis.report.evaluations import evaluations
 from oelm.analysis.report.rendering import Column, Table
 from oelm.analysis.report.texts import texts
@@ -30,7 +32,7 @@ def summary_table(loaded: Loaded, lang: str = "en") -> Table:
         Column("equal", cells.equal_gap),
         Column("verdict", cells.verdict, right=False),
         Column("step_time", cells.step_time),
-        Column("flops_ratio", cells.cost("flops_ratio", ".3f")),
+        Column("flops_ratio", number_cell("flops_ratio", ".3f")),
     ]
     return Table("summary", columns, _all(loaded), t, _place)
 
@@ -70,10 +72,9 @@ def steps_table(comparison: Comparison, lang: str = "en") -> Table:
         for arm in comparison.arms
         if any(run.curve(key) for run in arm.runs)
     ]
-    columns = [
-        Column(f"step_{s}", score_cell(f"step_{s}"), heading=texts(lang)("at_step", step=f"{s:,}")) for s in shown
-    ]
-    return Table("steps", [_NAME, *columns], records if shown else [], texts(lang), _place)
+    t, cell = texts(lang), partial(score_cell, metric=comparison.metric)
+    columns = [Column(f"step_{s}", cell(f"step_{s}"), heading=t("at_step", step=f"{s:,}")) for s in shown]
+    return Table("steps", [_NAME, *columns], records if shown else [], t, _place)
 
 
 def sweep_table(comparison: Comparison, lang: str = "en") -> Table:
@@ -89,7 +90,8 @@ def sweep_table(comparison: Comparison, lang: str = "en") -> Table:
         }
         for arm in swept
     ]
-    columns = [Column(f"rate_{rate:g}", score_cell(f"rate_{rate:g}"), heading=f"{rate:g}") for rate in rates]
+    cell = partial(score_cell, metric=comparison.metric)
+    columns = [Column(f"rate_{rate:g}", cell(f"rate_{rate:g}"), heading=f"{rate:g}") for rate in rates]
     chosen = [Column(key, number_cell(key, "g")) for key in ("best_rate", "rate_shown")]
     return Table("sweep", [_NAME, *columns, *chosen], records, texts(lang), _place)
 
@@ -145,14 +147,14 @@ _GAP_COLUMNS = [
 ]
 _YARDSTICK_COLUMNS = [
     _METHOD,
-    *(Column(f"gap_{what}", cells.equal_compute_gap(f"gap_{what}")) for what in ("steps", "flops", "time")),
-    *(Column(f"speedup_{what}", cells.speed_up(f"speedup_{what}")) for what in ("flops", "time")),
+    *(Column(f"gap_{at}", partial(cells.equal_compute_gap, at=at)) for at in ("steps", "flops", "time")),
+    *(Column(f"speedup_{at}", partial(cells.speed_up, at=at)) for at in ("flops", "time")),
     Column("best_trained", cells.best_trained),
 ]
 _MEMORY_COLUMNS = [
     _METHOD,
-    Column("total_parameters", cells.cost("parameters", ",")),
-    Column("frozen_parameters", cells.cost("frozen", ",")),
+    Column("total_parameters", number_cell("parameters", ",")),
+    Column("frozen_parameters", number_cell("frozen", ",")),
     Column("optimizer_bytes", bytes_cell("optimizer_bytes")),
     Column("checkpoint_bytes", bytes_cell("checkpoint_bytes")),
     Column("peak_memory_bytes", bytes_cell("peak_memory_bytes")),
@@ -162,8 +164,8 @@ _TIME_COLUMNS = [
     _METHOD,
     Column("step_time", cells.step_time),
     Column("step_seconds", cells.step_seconds),
-    Column("flops_ratio", cells.cost("flops_ratio", ".3f")),
-    Column("block_flops_ratio", cells.cost("block_flops_ratio", ".3f")),
+    Column("flops_ratio", number_cell("flops_ratio", ".3f")),
+    Column("block_flops_ratio", number_cell("block_flops_ratio", ".3f")),
 ]
 _RUN_COLUMNS = [
     Column("run", text_cell("run"), right=False),
@@ -171,6 +173,6 @@ _RUN_COLUMNS = [
     Column("seed", text_cell("seed")),
     Column("step", number_cell("step", ",")),
     Column("max_steps", number_cell("max_steps", ",")),
-    Column("state", word_cell("state", "state"), right=False),
+    Column("state", of("state", lambda state, t: t.word("state", state)), right=False),
 ]
 _SKIPPED_COLUMNS = [Column("path", text_cell("path"), right=False), Column("reason", text_cell("reason"), right=False)]

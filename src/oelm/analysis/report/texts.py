@@ -25,8 +25,7 @@ TEXTS = _read("sentences.json")
 METHODS_ZH, MODIFIERS_ZH = _read("methods_zh.json").values()
 NONE = "–"
 LANGUAGES = ("en", "zh")
-MOST_LISTED = 12
-"""More arms or runs than this are counted in a sentence, not listed: the tables have them."""
+MOST_LISTED = 12  # more arms or runs than this are counted in a sentence, not listed: the tables have them
 
 
 class Texts:
@@ -83,5 +82,4 @@ class Texts:
         return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def texts(lang: str) -> Texts:
-    return Texts(lang)
+texts = Texts

@@ -22,10 +22,8 @@ def verdict_lines(loaded: Loaded, t: Texts) -> list[str]:
     if answered:
         return [*answered, *_first_looks(records, where, t), *_times(records, where, t)][:MOST_LINES]
     lines = [*_first_looks(records, where, t), *_bests(loaded.comparisons, where, t), *_speed_ups(records, where, t)]
-    goals = [
-        line for verdict in (MET, MISSED, UNDECIDED, NOT_COMPARABLE) if (line := _goal(records, verdict, where, t))
-    ]
-    times = _times(records, where, t)
+    verdicts, times = (MET, MISSED, UNDECIDED, NOT_COMPARABLE), _times(records, where, t)
+    goals = [line for verdict in verdicts if (line := _goal(records, verdict, where, t))]
     if len(lines) + len(goals) + len(times) > MOST_LINES:
         counts = {v: sum(r.verdict == v for r in records) for v in (MET, MISSED, UNDECIDED)}
         goals = [t("line_counts", **counts)]
@@ -36,15 +34,14 @@ def verdict_lines(loaded: Loaded, t: Texts) -> list[str]:
 def data_line(comparison: Comparison, t: Texts) -> str:
     """What a figure or table stands on: tokens, epochs and share of the text, as far as the runs know."""
     seen = comparison.records[0].exposure
-    parts = [t("data_tokens", tokens=_short(seen.tokens))] if seen.tokens else []
-    if seen.train_tokens:
-        parts.append(t("data_there", tokens=_short(seen.train_tokens)))
-    if seen.epochs is not None:
-        parts.append(t("data_epochs", epochs=f"{seen.epochs:.3g}"))
-    if seen.text_share is not None:
-        parts.append(t("data_share", share=f"{100 * seen.text_share:.3g}"))
-    floor = comparison.true_entropy
-    parts += [t("data_floor", value=comparison.metric.show(math.exp(floor)))] if floor is not None else []
+    facts = {
+        "tokens": _short(seen.tokens) if seen.tokens else None,
+        "there": _short(seen.train_tokens) if seen.train_tokens else None,
+        "epochs": f"{seen.epochs:.3g}" if seen.epochs is not None else None,
+        "share": f"{100 * seen.text_share:.3g}" if seen.text_share is not None else None,
+        "floor": comparison.metric.show(math.exp(floor)) if (floor := comparison.true_entropy) is not None else None,
+    }
+    parts = [t(f"data_{name}", value=value) for name, value in facts.items() if value]
     parts += [t("data_falling")] if any(record.exposure.first_look for record in comparison.records) else []
     return f"{comparison.dataset}, {comparison.model}: {t.listing(parts)}." if parts else ""
 
@@ -75,7 +72,7 @@ def _speed_ups(records: list[ArmRecord], where: dict[tuple[str, str], str], t: T
     if not found:
         return []
     record = max(found, key=lambda pair: pair[0])[1]
-    rival, text = record.best_trained, speed_up("speedup_flops")(record, t)
+    rival, text = record.best_trained, speed_up(record, t, "flops")
     gap = gap_text(rival.gap, record.metric, t, rival.comparable) if rival else ""
     against = t("line_rival", baseline=rival.label, gap=gap) if rival else ""
     name = record.label + _at(record, where)
