@@ -5,14 +5,16 @@ from oelm.freezing.methods import METHODS, method
 
 PEERS = ("gpt2", "gpt2_fused", "plain")
 """What `peers.py` builds."""
+DECODERS = ("gpt2", "llama")
+"""What `decode.py` builds beside our methods."""
 
 
-def arm_name(name: str) -> str:
+def arm_name(name: str, peers: tuple[str, ...] = PEERS) -> str:
     """The full name of a method (also by its alias, or with modifiers) or a peer."""
-    known = [*METHODS, *(alias for row in METHODS.values() for alias in row.aliases), *PEERS]
+    known = [*METHODS, *(alias for row in METHODS.values() for alias in row.aliases), *peers]
     if name.partition("+")[0] not in known:
         raise unknown("arm", name, known)
-    if name in PEERS:
+    if name in peers:
         return name
     found = method(name)
     if found.moves:

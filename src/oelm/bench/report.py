@@ -11,17 +11,19 @@ PHASES = ("data", "forward", "backward", "optimizer", "other")
 TIMES = ("arm", "step", "ratio [95 %]", "by FLOPs", "verdict", "× limit")
 SHARES = ("arm", *(f"{phase} %" for phase in PHASES))
 MEMORY = ("arm", "peak memory", "predicted", "of the reference")
+WRITING = ("context", "arm", "prefill tok/s", "tok/s", "time [95 %]", "verdict", "cache", "stream cache")
 LEFT = ("arm", "verdict")
 
 
 def write_bench(result: dict[str, Any], folder: Path, figure: Mapping[str, bytes]) -> list[Path]:
-    """bench.json, bench.md and the figure's formats; each file is complete or absent."""
+    """bench.json (or decode.json), the same as .md, and the figure's formats; each file is complete or absent."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "bench.json", result)
-    write_atomically(folder / "bench.md", markdown(result))
+    stem = "decode" if "contexts" in result else "bench"
+    write_json(folder / f"{stem}.json", result)
+    write_atomically(folder / f"{stem}.md", markdown(result))
     for suffix, content in figure.items():
-        write_atomically(folder / f"bench.{suffix}", content)
-    return [folder / f"bench.{suffix}" for suffix in ("json", "md", *figure)]
+        write_atomically(folder / f"{stem}.{suffix}", content)
+    return [folder / f"{stem}.{suffix}" for suffix in ("json", "md", *figure)]
 
 
 def times(result: dict[str, Any]) -> list[list[str]]:
@@ -61,8 +63,27 @@ def memory(result: dict[str, Any]) -> list[list[str]]:
     ]
 
 
+def writing(result: dict[str, Any]) -> list[list[str]]:
+    """What `oelm bench --decode` measured: the columns of WRITING."""
+    mebibytes = lambda value: "–" if value is None else f"{value / 2**20:,.2f} MiB"  # noqa: E731
+    return [
+        [
+            f"{int(context):,}",
+            name,
+            *(f"{arm[f'{what}tokens_per_second']:,.0f}" for what in ("prefill_", "")),
+            "1" if arm["verdict"] == "reference" else f"{arm['ratio']:.3f} [{arm['low']:.3f}, {arm['high']:.3f}]",
+            arm["verdict"],
+            *(mebibytes(arm[f"{what}_bytes"]) for what in ("cache", "stream")),
+        ]
+        for context, arms in result["contexts"].items()
+        for name, arm in arms.items()
+    ]
+
+
 def tables(result: dict[str, Any]) -> list[tuple[tuple[str, ...], list[list[str]]]]:
     """Header and rows of all there is to show."""
+    if "contexts" in result:
+        return [(WRITING, writing(result))]
     measured = all("memory" in arm for arm in result["arms"].values())
     found = [(TIMES, times(result)), (SHARES, shares(result))]
     return [*found, (MEMORY, memory(result))] if measured else found
@@ -80,6 +101,12 @@ def headline(result: dict[str, Any]) -> str:
 
 
 def footnotes(result: dict[str, Any]) -> list[str]:
+    if "contexts" in result:
+        return [
+            f"Time per token ÷ {result['reference']}'s, round by round. {RULE}.",
+            "Stream cache: where keys are a fixed map of the stream, a cache could hold the stream instead of keys and "
+            "values, which would then be computed again. Counted, not built.",
+        ]
     best = max(result["gemm"]["shapes"], key=lambda row: row["flops_per_second"])
     shape = " × ".join(map(str, best["shape"]))
     return [
@@ -93,13 +120,12 @@ def markdown(result: dict[str, Any]) -> str:
     facts = result["environment"]
     made = f"{facts['processor']}, torch {facts['packages']['torch']}, commit {facts['git_commit'] or 'unknown'}."
     lines = [
-        f"# Step times: {headline(result)}",
+        f"# {'Writing' if 'contexts' in result else 'Step times'}: {headline(result)}",
         "",
         *(line for header, rows in tables(result) for line in (*_markdown_table(header, rows), "")),
         *(f"- {note}" for note in (*footnotes(result), made)),
         "",
-        "![step times](bench.svg)",
-        "",
+        *([] if "contexts" in result else ["![step times](bench.svg)", ""]),
     ]
     return "\n".join(lines)
 

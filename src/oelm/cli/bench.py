@@ -25,7 +25,7 @@ def bench(
     ] = None,
     reference: Annotated[str | None, typer.Option(help="What the others are divided by. (default: the first)")] = None,
     size: Annotated[str, typer.Option(help="demo, tiny, small, medium-512, medium or large.")] = "tiny",
-    batch: Annotated[int, typer.Option(min=1, help="Sequences per step.")] = 4,
+    batch: Annotated[int | None, typer.Option(min=1, help="Sequences. (default: 4 per step; 1 with --decode)")] = None,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence. (default: the size's own)")] = None,
     vocab: Annotated[int, typer.Option(min=2, help="Vocabulary.")] = 4096,
     dropout: Annotated[
@@ -36,6 +36,10 @@ def bench(
     memory: Annotated[
         bool, typer.Option("--memory", help="Also measure each arm's peak memory, in a process of its own (CPU).")
     ] = False,
+    decode: Annotated[
+        bool,
+        typer.Option("--decode", help="Time writing instead: tokens per second and cache after 128 to 4,096 tokens."),
+    ] = False,
     keep_freed: Annotated[
         bool,
         typer.Option(
@@ -44,7 +48,9 @@ def bench(
     ] = True,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. (default: torch's own choice)")] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write bench.json, .md, .svg and .png here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write bench.json, .md, .svg and .png here, or decode.json and .md.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
@@ -57,13 +63,20 @@ def bench(
     would take at the matmul peak measured in the same run. An arm is called faster or slower only if the interval
     excludes 1 and a sign test over the rounds agrees (p < 0.05).
 
+    With --decode, methods and Hugging Face's models of the same shape (gpt2, llama) write with a key–value cache after
+    128, 1,024 and 4,096 tokens (or --length); reading those is timed apart, and the bytes of the cache are counted.
+
     Leave the machine alone meanwhile. On all sides: float32, SDPA, AdamW, gradients clipped at 1.
 
     Example: oelm bench baseline oelm_freeze gpt2 --size medium-512 --batch 4 --out results/bench
     """
-    from oelm.bench.names import arm_name
+    from oelm.bench.names import DECODERS, PEERS, arm_name
+    from oelm.errors import OelmError
 
-    names = [arm_name(name) for name in arms or ["baseline", "oelm_freeze", "gpt2"]]
+    if decode and (compiled or memory or dropout):
+        raise OelmError("--decode writes with the plain model: leave --compile, --memory and --dropout out")
+    usual = ["baseline", "oelm_freeze", *(["signs_qk", *DECODERS] if decode else ["gpt2"])]
+    names = [arm_name(name, DECODERS if decode else PEERS) for name in arms or usual]
     GPTConfig.of_size(size)  # what is misspelt is refused before torch is loaded
     import torch
 
@@ -75,12 +88,19 @@ def bench(
     chosen = choose_device(device, "fp32")
     if threads:
         torch.set_num_threads(threads)
-    shape = Shape(size, batch, length, vocab, dropout)
+    shape = Shape(size, batch or (1 if decode else 4), length, vocab, dropout)
     if out:
         out.mkdir(parents=True, exist_ok=True)  # minutes of measuring must not be lost to a folder that cannot be made
     with counting_progress(quiet or as_json) as say:
-        how = {"reference": reference, "rounds": rounds, "compiled": compiled, "keep_freed": keep_freed}
-        result = measure(names, shape, device=chosen, memory=memory, say=say, **how)  # type: ignore[arg-type]
+        if decode:
+            from oelm.bench.decode import CONTEXTS, bench_decode
+
+            asked = [*([reference] if reference else []), *names]
+            contexts = [length] if length else CONTEXTS
+            result = bench_decode(asked, shape, contexts=contexts, rounds=rounds, device=chosen, say=say)
+        else:
+            how = {"reference": reference, "rounds": rounds, "compiled": compiled, "keep_freed": keep_freed}
+            result = measure(names, shape, device=chosen, memory=memory, say=say, **how)  # type: ignore[arg-type]
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
@@ -88,7 +108,7 @@ def bench(
     if out:
         from oelm.analysis.figures.bench import draw
 
-        written = write_bench(result, out, draw(result))
+        written = write_bench(result, out, {} if decode else draw(result))
         typer.echo(f"{out}: {', '.join(path.name for path in written)}", err=as_json)
 
 
