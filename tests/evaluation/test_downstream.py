@@ -74,7 +74,7 @@ def test_a_run_scores_what_lm_eval_gives_its_exported_folder(runs, rows, tmp_pat
     result = run("evaluate", runs / "signs_qk-0", "--tasks", "piqa,lambada_openai", "--task-data", rows,
                  "--fewshot", fewshot, "--batch", 4, "--json")  # fmt: skip
     assert result.exit_code == 0, result.output
-    piqa, lambada = json.loads(result.stdout)["results"]
+    piqa, lambada = json.loads(result.stdout)["models"]
     for name, found in (("piqa", piqa), ("lambada_openai", lambada)):
         wanted = theirs["results"][name]
         assert {*found["scores"][name]} == ({"acc", "acc_norm"} if name == "piqa" else {"acc", "perplexity"})
@@ -101,17 +101,17 @@ def test_results_lie_sealed_in_the_run_and_runs_of_one_arm_are_one_row(runs, row
 
 def test_a_group_is_the_mean_of_the_tasks_that_have_a_file(runs, rows):
     result = run("evaluate", runs / "baseline-0", "--tasks", "blimp", "--task-data", rows, "--json")
-    (found,) = json.loads(result.stdout)["results"]
+    (found,) = json.loads(result.stdout)["models"]
     assert set(found["scores"]) == {"blimp_only_npi_scope", "blimp_wh_island"} and len(found["left_out"]) == 65
     assert found["score"] == pytest.approx(sum(one["acc"] for one in found["scores"].values()) / 2)
-    assert "2 of 67 tasks" in result.stderr
+    assert "2 tasks; 65 others have no file" in result.stderr
 
 
 def test_texts_beyond_the_context_are_counted(runs, rows):
     long = [{**row, "goal": row["goal"] + " again" * 200} for row in PIQA[:2]]
     (rows / "piqa_validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in long))
     result = run("evaluate", runs / "baseline-0", "--tasks", "piqa", "--task-data", rows)
-    assert "4 texts are longer than the context" in result.stdout
+    assert "4 texts are longer than the context" in result.stderr
 
 
 def test_what_cannot_be_evaluated_is_refused_in_one_line(runs, rows, tmp_path, monkeypatch):
@@ -119,11 +119,11 @@ def test_what_cannot_be_evaluated_is_refused_in_one_line(runs, rows, tmp_path, m
     assert "nothing to evaluate" in refused(baseline)
     assert "'piqaa' is unknown; did you mean piqa" in refused(baseline, "--tasks", "piqaa")
     assert "has no rows for task sciq" in refused(baseline, "--tasks", "sciq", "--task-data", rows)
-    assert "is no folder" in refused(baseline, "--tasks", "piqa", "--task-data", tmp_path / "nowhere")
+    assert "does not exist" in run("evaluate", baseline, "--tasks", "piqa", "--task-data", tmp_path / "nowhere").stderr
     (rows / "piqa_validation.jsonl").write_text('{"goal": "a"}\n')
     assert "does not fit task piqa" in refused(baseline, "--tasks", "piqa", "--task-data", rows)
     (rows / "piqa_validation.jsonl").write_text('{"goal": "a"}\n[1]\n')
-    assert "line 2, is no JSON object" in refused(baseline, "--tasks", "piqa", "--task-data", rows)
+    assert "piqa_validation.jsonl does not fit task piqa" in refused(baseline, "--tasks", "piqa", "--task-data", rows)
     (tmp_path / "empty").mkdir()
     assert "holds no checkpoint" in refused(tmp_path / "empty", "--tasks", "lambada_openai", "--task-data", rows)
     monkeypatch.setattr("oelm.evaluation.downstream.unreachable", lambda: None)

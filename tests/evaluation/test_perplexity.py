@@ -42,7 +42,7 @@ def test_a_text_within_the_context_has_the_loss_that_the_model_gives_it(runs, st
     for folder in (runs / "baseline-0", stock):
         result = run("evaluate", folder, "--text", file, "--json")
         assert result.exit_code == 0, result.output
-        (facts,) = json.loads(result.stdout)["results"]
+        (facts,) = json.loads(result.stdout)["models"]
         subject = load(folder)
         ids = torch.tensor([subject.encode(file.read_text())])
         loss = subject.model(ids, labels=ids).loss.item()
@@ -63,6 +63,6 @@ def test_what_is_no_text_is_refused_in_one_line(runs, tmp_path):
     (tmp_path / "bytes").write_bytes(b"abc\xff")
     (tmp_path / "text").write_text("a text")
     assert "is empty" in refused(tmp_path / "empty")
-    assert "no UTF-8 text (byte 3)" in refused(tmp_path / "bytes")
-    assert "cannot be read" in refused(tmp_path / "missing")
+    assert "line 1 is not UTF-8" in refused(tmp_path / "bytes")
+    assert "does not exist" in run("evaluate", runs / "baseline-0", "--text", tmp_path / "missing").stderr
     assert "leap over tokens" in refused(tmp_path / "text", "--stride", 97)

@@ -1,6 +1,6 @@
 """`oelm evaluate`: downstream tasks, and the perplexity of any text."""
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,13 +18,19 @@ def evaluate(
     ] = None,
     task_data: Annotated[
         Path | None,
-        typer.Option(help="Folder with the rows as JSON lines, TASK_SPLIT.jsonl, instead of the hub's: no network."),
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Folder with the rows, TASK_SPLIT.jsonl, instead of the hub's: no network.",
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first rows of each task.")] = None,
     fewshot: Annotated[
         int | None, typer.Option(min=0, help="Solved examples before each question. (default: the task's own)")
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="Text file whose perplexity to measure.")] = None,
+    text: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Text file whose perplexity to measure.")
+    ] = None,
     stride: Annotated[
         int | None, typer.Option(min=1, help="Tokens from window to window in --text. (default: half the context)")
     ] = None,
@@ -46,31 +52,23 @@ def evaluate(
 
     if not tasks and text is None:
         raise OelmError("nothing to evaluate: give --tasks (of lm-eval), --text FILE, or both")
-    from oelm.analysis.compare.across import Measured, across, arms_table
-    from oelm.cli.console import command_console
+    from oelm.cli.surveys import show, survey
     from oelm.evaluation import downstream, perplexity
-    from oelm.evaluation.subjects import load
 
     asked = (
         downstream.find_tasks([name.strip() for name in tasks.split(",") if name.strip()], task_data) if tasks else []
     )
-    records: list[dict[str, Any]] = []
-    measured, console = [], command_console(stderr=as_json)
-    for name in models:
-        subject = load(name, checkpoint)
+
+    def measure(subject: Any) -> dict[str, dict[str, Any]]:
         found = [downstream.evaluate(subject, one, limit=limit, fewshot=fewshot, batch=batch) for one in asked]
         found += [perplexity.file_perplexity(subject, text, stride)] if text else []
-        for facts in found:
-            kept = subject.record(_file_name(facts), facts)
-            records.append({"model": name, **facts, "file": kept and str(kept)})
-            for note in _notes(facts):
-                console.print(f"{name}: {note}", style="dim", markup=False)
-        measured.append(Measured(name, subject.run, {k: v for facts in found for k, v in facts["headlines"].items()}))
-    arms = across(measured)
-    if as_json:
-        typer.echo(json.dumps({"results": records, "arms": arms}, indent=2))
-    else:
-        console.print(arms_table(arms))
+        return {_file_name(facts): facts for facts in found}
+
+    found = survey(models, checkpoint, measure)
+    for facts in found["models"]:
+        for note in _notes(facts):
+            typer.echo(f"{facts['model']}: {facts['task']}: {note}", err=True)
+    show(found, as_json)
 
 
 def _file_name(facts: dict[str, Any]) -> str:
@@ -78,11 +76,8 @@ def _file_name(facts: dict[str, Any]) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
 
 
-def _notes(facts: dict[str, Any]) -> list[str]:
-    found = []
+def _notes(facts: dict[str, Any]) -> Iterator[str]:
     if facts.get("left_out"):
-        asked = len(facts["scores"])
-        found.append(f"{facts['task']}: {asked} of {asked + len(facts['left_out'])} tasks, the others have no file")
+        yield f"{len(facts['scores'])} tasks; {len(facts['left_out'])} others have no file"
     if facts.get("cut"):
-        found.append(f"{facts['task']}: {facts['cut']} texts are longer than the context and were cut from the left")
-    return found
+        yield f"{facts['cut']} texts are longer than the context and were cut from the left"

@@ -59,7 +59,11 @@ def generate(
 
     how: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if quality:
-        _quality(models, checkpoint, reference, as_json, prompt=prompt, samples=batch or 100, **how)
+        from oelm.cli.surveys import show, survey
+        from oelm.evaluation.quality import quality as measure
+
+        how |= {"prompt": prompt, "samples": batch or 100, "reference": load(reference) if reference else None}
+        show(survey(models, checkpoint, lambda subject: {"generation": measure(subject, **how)}), as_json)
         return
     run, batch = models[0], batch or 1
     subject = load(run, checkpoint)
@@ -75,25 +79,3 @@ def generate(
             say(text)
         generation.write(subject, text, stream=say, **how)
         typer.echo()
-
-
-def _quality(models: list[str], checkpoint: str, reference: str | None, as_json: bool, **how: Any) -> None:
-    from oelm.analysis.compare.across import Measured, across, arms_table
-    from oelm.cli.console import command_console
-    from oelm.evaluation.quality import quality
-    from oelm.evaluation.subjects import load
-
-    judge = load(reference) if reference else None
-    records, measured, read = [], [], []
-    for name in models:
-        subject = load(name, checkpoint)
-        facts = quality(subject, reference=judge, **how)
-        kept = subject.record("generation", facts)
-        records.append({"model": name, **facts, "file": kept and str(kept)})
-        measured.append(Measured(name, subject.run, facts["headlines"]))
-        read += [Measured(label, None, values) for label, values in facts["beside"].items()]
-    arms = across([*measured, *(one for at, one in enumerate(read) if one not in read[:at])])
-    if as_json:
-        typer.echo(json.dumps({"models": records, "arms": arms}, ensure_ascii=False, indent=2))
-    else:
-        command_console().print(arms_table(arms))

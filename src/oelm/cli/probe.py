@@ -1,6 +1,5 @@
 """`oelm probe`: what attention takes up again, and which heads do it."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,32 +33,31 @@ def probe(
     are also asked for the names, objects and places of unread stories. A run keeps its results in
     evaluation/probe.json. Several models: one table, means over seeds with their 95 % intervals.
     """
-    from oelm.analysis.compare.across import Measured, across
     from oelm.analysis.figures.heads import heads_figure
+    from oelm.cli.surveys import show, survey
     from oelm.errors import OelmError
     from oelm.evaluation import probes
-    from oelm.evaluation.subjects import load
     from oelm.files import write_atomically
 
     if figure is not None and len(models) > 1:
         raise OelmError(f"--figure {figure} is for one model, not {len(models)}; every run has its own in its folder")
-    records, measured = [], []
-    for name in models:
-        subject = load(name, checkpoint, attn_implementation="eager")
+
+    def measure(subject: Any) -> dict[str, dict[str, Any]]:
         told = fables if fables is not None else 50 if _trained_on_fables(subject.run) else 0
         record = probes.probe(subject, samples=samples, seed=seed, fables=told)
-        headlines = _headlines(record)
-        kept = subject.record("probe", {**record, "headlines": headlines})
-        place = figure or (kept and kept.with_name("heads.png"))
-        if place is not None:
-            write_atomically(place, heads_figure(record["heads"], Path(name).name))
-        records.append({"model": name, **record, "file": kept and str(kept), "figure": place and str(place)})
-        measured.append(Measured(name, subject.run, headlines))
-    arms = across(measured)
-    if as_json:
-        typer.echo(json.dumps({"models": records, "arms": arms}, indent=2))
-        return
-    _print(records, arms)
+        return {"probe": {**record, "headlines": _headlines(record)}}
+
+    found = survey(models, checkpoint, measure, attn_implementation="eager")
+    for record in found["models"]:
+        place = figure or (record["file"] and Path(record["file"]).with_name("heads.png"))
+        if place:
+            write_atomically(place, heads_figure(record["heads"], Path(record["model"]).name))
+        record["figure"] = place and str(place)
+    if len(models) == 1 and not as_json:
+        _print(found["models"][0])
+    else:
+        show(found, as_json, " accuracy %")
+    typer.echo(probes.CAVEAT, err=as_json)
 
 
 def _trained_on_fables(run: Any) -> bool:
@@ -85,26 +83,18 @@ def _headlines(record: dict[str, Any]) -> dict[str, float]:
     return values
 
 
-def _print(records: list[dict[str, Any]], arms: list[dict[str, Any]]) -> None:
+def _print(record: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from oelm.analysis.compare.across import arms_table
     from oelm.cli.console import command_console
 
-    console = command_console()
-    if len(records) == 1:
-        (one,) = records
-        table = Table(
-            "probe", "size", "distance up to", "answers", *("choice", "chance", "nearest", "accuracy"), box=None
-        )
-        for row in [*one["probes"], *one.get("fables", {}).get("rows", [])]:
-            name = row.get("probe") or f"fables {row['kind']}"
-            cells = [f"{row[what]:.1%}" if what in row else "" for what in ("choice", "chance", "nearest", "accuracy")]
-            table.add_row(name, str(row.get("size", "")), str(row["distance"] or "all"), str(row["answers"]), *cells)
-        console.print(table, "")
-        for head in one["heads"]["found"]:
-            console.print(f"layer {head['layer']} head {head['head']}: {head['kind']} head, {head['share']:.0%}")
-        console.print(*(f"written: {one[what]}" for what in ("file", "figure") if one[what]), sep="\n")
-    else:
-        console.print(arms_table(arms, " accuracy %"), "")
-    console.print(records[0]["caveat"], style="dim")
+    console, figures = command_console(), ("choice", "chance", "nearest", "accuracy")
+    table = Table("probe", "size", "distance up to", "answers", *figures, box=None)
+    for row in [*record["probes"], *record.get("fables", {}).get("rows", [])]:
+        name = row.get("probe") or f"fables {row['kind']}"
+        cells = [f"{row[what]:.1%}" if what in row else "" for what in figures]
+        table.add_row(name, str(row.get("size", "")), str(row["distance"] or "all"), str(row["answers"]), *cells)
+    console.print(table, "")
+    for head in record["heads"]["found"]:
+        console.print(f"layer {head['layer']} head {head['head']}: {head['kind']} head, {head['share']:.0%}")
+    console.print(*(f"written: {record[what]}" for what in ("file", "figure") if record[what]), sep="\n")

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from oelm.data.rows import lines_of
 from oelm.errors import OelmError, Unavailable
 from oelm.evaluation.subjects import Subject
 from oelm.hub import reason, unreachable
@@ -23,18 +24,14 @@ class Asked(NamedTuple):
 
     name: str
     tasks: list[Any]
-    left_out: list[str]
-    """Tasks of the group for which there is no local file."""
-    by_size: bool
-    """Whether a task with more rows counts for more in the group's mean."""
+    left_out: list[str]  # those of the group that have no local file
+    by_size: bool  # whether a task with more rows counts for more in the group's mean
 
 
 def find_tasks(names: Sequence[str], folder: Path | None = None) -> list[Asked]:
     """Everything that can be refused is refused here, before a model is asked anything."""
     if find_spec("lm_eval") is None:
         raise Unavailable("--tasks needs lm-eval, which is not installed; pip install 'oelm[eval]'")
-    if folder is not None and not folder.is_dir():
-        raise OelmError(f"--task-data {folder} is no folder; give one with files such as piqa_validation.jsonl")
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     files = None if folder is None else {file.stem: file for file in sorted(folder.rglob("*.jsonl"))}
     index = _manager().task_index
@@ -49,8 +46,8 @@ def evaluate(
     from lm_eval.evaluator import evaluate as run
     from lm_eval.models.huggingface import HFLM
 
-    how: dict[str, Any] = {"max_length": subject.context, "batch_size": batch}
-    model = HFLM(pretrained=subject.model, tokenizer=subject.wrapped(), backend="causal", **how)
+    how: Any = {"backend": "causal", "max_length": subject.context, "batch_size": batch}
+    model = HFLM(pretrained=subject.model, tokenizer=subject.wrapped(), **how)
     for task in asked.tasks:  # as lm-eval's command line does it: some tasks have their own number
         given = task.get_config("num_fewshot")
         task.set_config("num_fewshot", given or 0 if fewshot is None or given == 0 else fewshot)
@@ -109,13 +106,11 @@ def _find(name: str, index: dict[str, Any], files: dict[str, Path] | None, folde
 def _leaves(name: str, index: dict[str, Any]) -> list[str]:
     """The tasks of a group or tag, in its order; of a task, itself."""
     entry = index.get(name)
-    if entry is None:
-        return []
-    if entry.kind.name not in ("GROUP", "TAG"):
-        return [name]
+    if entry is None or entry.kind.name not in ("GROUP", "TAG"):
+        return [name] if entry else []
     members = sorted(entry.tags) if entry.kind.name == "TAG" else entry.cfg.get("task") or []
-    names = [one if isinstance(one, str) else one.get("task") or one.get("group") for one in members]
-    return [leaf for one in names if isinstance(one, str) for leaf in _leaves(one, index)]
+    names = (one if isinstance(one, str) else one.get("task") or one.get("group") for one in members)
+    return [leaf for one in names for leaf in _leaves(str(one), index)]
 
 
 def _rows(task: str, config: dict[str, Any], files: dict[str, Path]) -> dict[str, Path]:
@@ -128,43 +123,29 @@ def _rows(task: str, config: dict[str, Any], files: dict[str, Path]) -> dict[str
     return found if {"validation", "test"} & {*found} else {}
 
 
-def _built(name: str, entry: Any, rows: dict[str, Path] | None) -> Any:
+def _built(name: str, entry: Any, files: dict[str, Path] | None) -> Any:
     """The task, with its rows. Whatever goes wrong here is about these."""
+    import datasets
     from lm_eval.tasks._yaml_loader import load_yaml
 
     try:
-        if rows is None:
+        if files is None:
             unreachable()
             return _manager().load([name])["tasks"][name]
-        import datasets
-
+        read = {split: datasets.Dataset.from_list([*map(json.loads, lines_of(file))]) for split, file in files.items()}
         config = load_yaml(entry.yaml_path, resolve_func=True)
-        read = {split: datasets.Dataset.from_list(_json_rows(file)) for split, file in rows.items()}
-        config |= {role: split if split in rows else None for split, role in SPLITS.items()}
-        shots = {"fewshot_split": None, "fewshot_config": None} if "train" not in rows else {}
-        config |= {"custom_dataset": lambda **_: read, **{key: None for key in shots if key in config}}
-        return _manager().load([config])["tasks"][name]
-    except OelmError:
-        raise
+        config |= {role: split if split in files else None for split, role in SPLITS.items()}
+        if "train" not in files:  # examples are taken from the other rows then
+            config |= {key: None for key in ("fewshot_split", "fewshot_config") if key in config}
+        return _manager().load([{**config, "custom_dataset": lambda **_: read}])["tasks"][name]
     except Exception as error:
-        if rows is None:
+        if files is None:
             raise Unavailable(
                 f"the rows of task {name} cannot be had ({reason(error)}); give local files with --task-data FOLDER"
             ) from error
-        what = f"{type(error).__name__}: {reason(error, '.')}"
-        raise OelmError(f"{next(iter(rows.values()))} does not fit task {name} ({what})") from error
-
-
-def _json_rows(file: Path) -> list[dict[str, Any]]:
-    rows = []
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
-        try:
-            rows.append(dict(json.loads(line)))
-        except (ValueError, TypeError):
-            raise OelmError(f"{file}, line {number}, is no JSON object; give one row per line") from None
-    if not rows:
-        raise OelmError(f"{file} is empty; give one row per line")
-    return rows
+        told = f"{type(error).__name__}: {reason(error, '.')}"
+        where = " or ".join(map(str, files.values()))
+        raise OelmError(f"{where} does not fit task {name} ({told}); give JSON lines with its own fields") from error
 
 
 def _longer(subject: Subject, task: Any) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from oelm.data.rows import lines_of
 from oelm.errors import OelmError
 from oelm.evaluation.subjects import Subject
 
@@ -16,12 +17,7 @@ WINDOWS_AT_ONCE = 8
 
 def file_perplexity(subject: Subject, file: Path, stride: int | None = None) -> dict[str, Any]:
     """Of a text file as one document. A window begins `stride` tokens after the one before; by default half of one."""
-    try:
-        text = file.read_text("utf-8")
-    except OSError as error:
-        raise OelmError(f"--text {file} cannot be read: {error.strerror}; give a text file") from None
-    except UnicodeDecodeError as error:
-        raise OelmError(f"--text {file} is no UTF-8 text (byte {error.start}); convert it first") from None
+    text = "".join(lines_of(file))
     if not text.strip():
         raise OelmError(f"--text {file} is empty; give a file with text in it")
     stride = stride or max(1, subject.context // 2)

@@ -1,7 +1,7 @@
 """What was measured of runs after their training, and what classifiers made of every row, as tables."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,18 +28,18 @@ class Evaluations:
     mistakes: list[dict[str, Any]] = field(default_factory=list)
     damaged: list[Skipped] = field(default_factory=list)
 
-    def tables(self, t: Texts) -> Iterator[Table]:
+    def tables(self, t: Texts, place: Callable[[Any], str]) -> Iterator[Table]:
         """A row per measure and arm, per arm and class, per mistake."""
         measure, method, known, called, told = (
             Column(key, text_cell(key), right=False) for key in ("measure", "method", "class", "prediction", "text")
         )
         columns = [measure, method, Column("value", _value), Column("difference", _change)]
-        yield Table("evaluation", columns, self.measures, t, _place)
+        yield Table("evaluation", columns, self.measures, t, place)
         for classes, rows in self.confusions.items():
             said = [Column(f"said_{c}", text_cell(f"said_{c}"), heading=t("column_said", name=c)) for c in classes]
-            yield Table("confusion", [method, known, *said], rows, t, _place)
+            yield Table("confusion", [method, known, *said], rows, t, place)
         columns = [method, told, known, called, Column("sure", number_cell("sure", ".2f"))]
-        yield Table("mistakes", columns, self.mistakes, t, _place)
+        yield Table("mistakes", columns, self.mistakes, t, place)
 
 
 def evaluations(loaded: Loaded) -> Evaluations:
@@ -118,10 +118,6 @@ def _predictions(arm: Arm, place: dict[str, str], found: Evaluations) -> None:
         total = sum(counts[label, said] for said in classes)
         shares = {f"said_{c}": f"{counts[label, c]:,} ({counts[label, c] / max(1, total):.0%})" for c in classes}
         found.confusions.setdefault(classes, []).append({**place, "class": label, **shares})
-
-
-def _place(record: dict[str, Any]) -> str:
-    return f"{record['dataset']}, {record['model']}"
 
 
 def _value(record: dict[str, Any], t: Texts) -> str:

@@ -50,7 +50,7 @@ def all_tables(loaded: Loaded, lang: str = "en") -> list[Table]:
         Table("time", _TIME_COLUMNS, [r for r in arms if r.time], t, _place),
         *(sweep_table(comparison, lang) for comparison in loaded.comparisons),
         *(steps_table(comparison, lang) for comparison in loaded.comparisons),
-        *measured.tables(t),
+        *measured.tables(t, _place),
         Table("runs", _RUN_COLUMNS, _run_facts(loaded), t),
         Table("skipped", _SKIPPED_COLUMNS, skipped, t),
     ]

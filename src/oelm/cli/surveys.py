@@ -1,0 +1,44 @@
+"""What several commands have in common: they measure models, keep the records in run folders, and compare arms."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from oelm.evaluation.subjects import Subject
+
+Records = dict[str, dict[str, Any]]
+"""By the name of their file, each with `headlines`, perhaps with figures to stand `beside` them."""
+
+
+def survey(
+    models: Sequence[str], checkpoint: str, measure: "Callable[[Subject], Records]", **options: Any
+) -> dict[str, list[dict[str, Any]]]:
+    """All records, and their headlines as one row per arm."""
+    from oelm.analysis.compare.across import Measured, across
+    from oelm.evaluation.subjects import load
+
+    records, measured = [], []
+    beside: dict[str, Measured] = {}
+    for name in models:
+        subject = load(name, checkpoint, **options)
+        values: dict[str, float] = {}
+        for file, facts in measure(subject).items():
+            kept = subject.record(file, facts)
+            records.append({"model": name, **facts, "file": kept and str(kept)})
+            values |= facts["headlines"]
+            beside |= {label: Measured(label, None, figures) for label, figures in facts.get("beside", {}).items()}
+        measured.append(Measured(name, subject.run, values))
+    return {"models": records, "arms": across([*measured, *beside.values()])}
+
+
+def show(found: dict[str, list[dict[str, Any]]], as_json: bool, leave_out: str = "-") -> None:
+    from oelm.analysis.compare.across import arms_table
+    from oelm.cli.console import command_console
+
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
+    else:
+        command_console().print(arms_table(found["arms"], leave_out))
