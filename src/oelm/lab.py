@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oelm.errors import OelmError
+from oelm.records import named_model
 from oelm.runs import folder_name
 from oelm.training.config import RunConfig
 
@@ -81,7 +82,11 @@ def write_report(runs: Runs, out: str | Path, **options: Any) -> list[Path]:
 def with_positions(values: dict[str, Any]) -> dict[str, Any]:
     """A new GPT has rotary positions unless told otherwise; the config of a run that was made stays as it is."""
     model, data = values.get("model") or {}, values.get("data") or {}
-    if not isinstance(model, dict) or model.get("encoder") or (isinstance(data, dict) and data.get("fingerprint")):
+    if (
+        not isinstance(model, dict)
+        or named_model(model).get("name")
+        or (isinstance(data, dict) and data.get("fingerprint"))
+    ):
         return values
     overrides = model.get("overrides") or {}
     if not isinstance(overrides, dict):
@@ -106,7 +111,8 @@ def data_folder(name: str, note: Callable[[str], None] = lambda remark: None) ->
 
 
 def run_folder(config: RunConfig) -> Path:
-    model = Path(config.model.encoder).name if config.model.encoder else config.model.size
+    named = Path(config.model.name or config.model.size)
+    model = named.parent.name if named.name == "config.json" else named.name
     return Path("runs") / folder_name(
         "-".join([Path(config.data.path).name, model, config.method_name, str(config.seed)])
     )

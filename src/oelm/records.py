@@ -167,9 +167,19 @@ def read_config(file: Path) -> dict[str, Any]:
     for name, section in sections.items():
         if not isinstance(section, dict):
             raise OelmError(f"{file} cannot be read: {name} is no section of settings")
+    if "model" in config:
+        config["model"] = named_model(config["model"])
     if not _is(_COUNT, config.get("seed", 0), -math.inf):
         raise OelmError(f"{file} cannot be read: seed is {str(config['seed'])[:80]!r}, not a whole number")
     return config
+
+
+def named_model(model: Any) -> Any:
+    """The model section of a config; in earlier ones its `name` is called `encoder`."""
+    if not isinstance(model, dict) or "encoder" not in model:
+        return model
+    name = model["encoder"]
+    return {**{key: value for key, value in model.items() if key != "encoder"}, **({"name": name} if name else {})}
 
 
 def _require_plain(file: Path, value: Any) -> None:

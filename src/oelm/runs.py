@@ -30,7 +30,17 @@ import yaml
 
 from oelm.errors import OelmError, Unavailable
 from oelm.files import exclusive, is_locked, name_file, sync, write_atomically, write_in_place, write_json
-from oelm.records import read_bytes, read_config, read_json, read_rows, rows_until, seal_rows, seal_text, sealed
+from oelm.records import (
+    named_model,
+    read_bytes,
+    read_config,
+    read_json,
+    read_rows,
+    rows_until,
+    seal_rows,
+    seal_text,
+    sealed,
+)
 
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
 DIVERGED = "diverged"
@@ -360,6 +370,8 @@ def fate(exit_code: int) -> str:
 def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """What differs between two configs, leaving out `runtime`, which does not change what is computed."""
     found = []
+    if prefix == "model.":
+        old, new = named_model(old), named_model(new)
     for key in dict.fromkeys([*old, *new]):
         if not prefix and key == "runtime":
             continue

@@ -496,7 +496,8 @@ def test_the_mean_over_processes_is_the_mean_over_rows_however_few_there_are(row
 
     def loss(world) -> float:
         objective = Classification.__new__(Classification)
-        objective.data, objective.world, objective.device = SimpleNamespace(train=texts), world, torch.device("cpu")
+        objective.texts, objective.world, objective.device = {"train": texts}, world, torch.device("cpu")
+        objective.units = np.ones(rows, dtype=np.int64)
         objective.order = SimpleNamespace(batch=lambda step: np.arange(rows))
         objective.pad_id, objective.segments, objective.accumulation = 0, True, 1
         return objective.loss(model, objective.batch(0)).item()

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from oelm.cli.progress import said_aloud, training_progress
-from oelm.cli.settings import options_of_run
+from oelm.cli.settings import PANELS, options_of_run
 from oelm.errors import OelmError
 from oelm.freezing.methods import method as find_method
 from oelm.models.shape import GPTConfig
 from oelm.runs import STEPS_OF_DATA, RunFolder
-from oelm.training.config import RunConfig, options, with_settings
+from oelm.training.config import ModelSection, RunConfig, options, with_settings
 from oelm.training.tracking import require_installed
 
 PUBLISHED_EPOCHS = 3.0
@@ -39,6 +39,15 @@ def train(
     data_path: Annotated[
         Path | None, typer.Option("--data-path", help="The task's own files. (default: from the hub)")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "--encoder",
+            rich_help_panel=PANELS["model"],
+            help="Instead of our GPT: any language model of transformers, as a hub name, a folder or a config.json.",
+        ),
+    ] = None,
     positions: Annotated[str | None, typer.Option(help="learned or rotary. (default: rotary)")] = None,
     out: Annotated[
         Path | None,
@@ -63,7 +72,8 @@ def train(
 
     Example: oelm train --method oelm_freeze --dataset fables --max-steps 300
     Example: oelm train --method oelm_freeze --dataset fables --nproc 2
-    Example: oelm train --method oelm_freeze --task sst2 --encoder google-bert/bert-base-uncased --max-lr 1e-4
+    Example: oelm train --method oelm_freeze --task sst2 --model google-bert/bert-base-uncased --max-lr 1e-4
+    Example: oelm train --method oelm_freeze --dataset wikitext2 --model config.json --fresh --objective masked
     """
     from oelm import lab
 
@@ -79,15 +89,17 @@ def train(
         raise OelmError(f"--data-path {data_path} says where the files of a --task are, but no task is given")
     if task and given["epochs"] is None and given["max_steps"] is None:
         given["epochs"] = PUBLISHED_EPOCHS
-    run_config = _config(config, dataset or task, positions, given, settings or [])
+    run_config = _config(
+        config, dataset or task, {"name": model, "overrides": {"positions": positions}}, given, settings
+    )
     if dataset or task:
         check_size(run_config)  # a misspelt setting is refused before data is prepared
-        run_config.data.path = _data_path(dataset, task, data_path, run_config.model.encoder)
+        run_config.data.path = _data_path(dataset, task, data_path, run_config.model)
     _run(run_config, out or lab.run_folder(run_config), as_json, quiet, verbose, max_restarts=max_restarts)
 
 
 def _config(
-    file: Path | None, data: str | None, positions: str | None, given: dict[str, Any], settings: list[str]
+    file: Path | None, data: str | None, model: dict[str, Any], given: dict[str, Any], settings: list[str] | None
 ) -> RunConfig:
     """The config of a file, if there is one, with these data and every option that was given."""
     from oelm.lab import with_positions
@@ -100,10 +112,10 @@ def _config(
     recorded = bool(values.get("data", {}).get("fingerprint"))
     if data:
         _forget_data(values)
-    chosen: dict[str, Any] = {"model": {"overrides": {"positions": positions}}, **path}
+    chosen: dict[str, Any] = {"model": model, **path}
     for section, name, _ in options():
         (chosen.setdefault(section, {}) if section else chosen)[name] = given[name]
-    values = with_settings(_merged(values, chosen), settings)
+    values = with_settings(_merged(values, chosen), settings or [])
     return RunConfig.parse(values if recorded else with_positions(values))
 
 
@@ -129,7 +141,7 @@ def resume(
 
 
 def check_size(config: RunConfig) -> None:
-    if not config.model.encoder:
+    if not config.model.name:
         GPTConfig.of_size(config.model.size, **config.model.overrides)
     from oelm.training.setup import choose_device  # with torch, so after what is refused without
 
@@ -174,7 +186,8 @@ def _run(
     if "accuracy" in final:
         outcome = f"accuracy {100 * final['accuracy']:.2f} %, F1 {100 * final['f1']:.2f} %, loss {final['loss']:.4f}"
     else:
-        outcome = f"perplexity {final['perplexity']:.3f}, {final['bits_per_byte']:.4f} bits per byte"
+        of_text = f", {final['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in final else " of what was hidden"
+        outcome = f"perplexity {final['perplexity']:.3f}{of_text}"
     frozen, total = result["frozen_parameters"], result["total_parameters"]
     kept = f"{frozen:,} of {total:,} parameters frozen and verified" if frozen else f"all {total:,} parameters trained"
     typer.echo(f"{folder}: {outcome}, {kept}")
@@ -195,7 +208,7 @@ def _forget_data(values: dict[str, Any]) -> None:
             training.pop(name, None)
 
 
-def _data_path(dataset: str | None, task: str | None, files: Path | None, encoder: str | None) -> str:
+def _data_path(dataset: str | None, task: str | None, files: Path | None, model: ModelSection) -> str:
     """The prepared folder; a task is tokenised for its model when it is first asked for."""
     from oelm import lab
 
@@ -204,7 +217,9 @@ def _data_path(dataset: str | None, task: str | None, files: Path | None, encode
         from oelm.data.labelled import prepare_task
         from oelm.data.tasks import TaskSource, find_task
 
-        return str(prepare_task(TaskSource(find_task(task), files), encoder or "bpe:4096").path)
+        named = Path(model.name or "bpe:4096")  # a config.json has its tokenizer, if any, beside it
+        spec = str(named.parent if named.name == "config.json" else named)
+        return str(prepare_task(TaskSource(find_task(task), files), spec).path)
     assert dataset is not None
     return str(lab.data_folder(dataset, note=partial(typer.echo, err=True)))
 

@@ -190,7 +190,7 @@ def _config_facts(config: dict[str, Any]) -> Row:
     return {
         "method": short(of("method", "name") or "baseline"),
         "dataset": short(Path(str(path)).name) if path else None,
-        "model": short(of("model", "encoder") or of("model", "size")),
+        "model": short(of("model", "name") or of("model", "size")),
         "seed": number(config.get("seed", 0)),
         "max_steps": number(of("training", "max_steps")),
     }

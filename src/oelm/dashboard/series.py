@@ -134,7 +134,7 @@ def flops_per_token(folder: RunFolder, tokens_per_step: float) -> float | None:
     report, config = folder.freeze_report() or {}, folder.config()
     training, model = config.get("training") or {}, config.get("model") or {}
     try:
-        if isinstance(model, dict) and model.get("encoder"):
+        if isinstance(model, dict) and model.get("name"):
             return None
         total, frozen = report["total_parameters"], report["frozen_parameters"]
         width = max(site["shape"][1] for site in report["sites"] if site["role"] in ("query", "key"))

@@ -80,7 +80,7 @@ class TaskData(PreparedFolder):
             facts, file = manifest["splits"][split], folder / f"{split}.safetensors"
             if verify and file.is_file() and file_hash(file) != facts["sha256"]:
                 raise OelmError(f"{file} does not match its sha256; remove {folder} and prepare the task again")
-            texts[split] = _load(file, facts)
+            texts[split] = load_texts(file, facts)
         if not (folder / "tokenizer.json").is_file():
             raise OelmError(f"{folder / 'tokenizer.json'} is missing; remove {folder} and prepare the task again")
         return cls(folder, manifest, texts["train"], texts["validation"])
@@ -114,9 +114,12 @@ class TaskData(PreparedFolder):
         return _digest([splits, self.classes, self.tokenizer_hash])
 
     def steps(self, epochs: float, batch_size: int, accumulation: int = 1) -> int:
-        """Optimizer steps of so many epochs; the last batch of an epoch may be smaller."""
-        batches = -(-len(self.train) // batch_size)
-        return max(1, round(epochs * batches / accumulation))
+        return steps_of(len(self.train), epochs, batch_size, accumulation)
+
+
+def steps_of(rows: int, epochs: float, batch_size: int, accumulation: int) -> int:
+    """Optimizer steps of so many epochs; the last batch of an epoch may be smaller."""
+    return max(1, round(epochs * -(-rows // batch_size) / accumulation))
 
 
 def prepare_task(
@@ -269,7 +272,7 @@ def _write(folder: Path, split: str, rows: list[Row], encode: _Encoder, classes:
     }
 
 
-def _load(file: Path, facts: dict[str, Any]) -> Texts:
+def load_texts(file: Path, facts: dict[str, Any]) -> Texts:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -279,7 +282,7 @@ def _load(file: Path, facts: dict[str, Any]) -> Texts:
             raise ValueError(f"{len(texts)} rows, not {facts['rows']}")
         return texts
     except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
-        raise OelmError(f"{file} is damaged ({error}); remove {file.parent} and prepare the task again") from error
+        raise OelmError(f"{file} is damaged ({error}); remove {file.parent} and prepare it again") from error
 
 
 def _choose(rows: list[Row], count: int | None) -> list[Row]:

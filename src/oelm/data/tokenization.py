@@ -1,12 +1,15 @@
 """Which tokenizer: GPT-2's, one from files, or one trained on the spot; and a hash that tells two of them apart.
 
 A tokenizer is named by a spec: `gpt2` · a folder with `vocab.json` and `merges.txt` · a `tokenizer.json` (or its
-folder) · `bpe:4096`, a byte-level BPE of that size trained on the training text · a model's folder or hub name.
+folder) · `bpe:4096`, a byte-level BPE of that size trained on the training text · `bpe:4096+special`, the same with the
+marks that encoders and encoder–decoders need (padding, mask, sentinels) · a model's folder or hub name.
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +32,33 @@ _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁senten
 _WAYS = "gpt2, bpe:4096 (trained on your text), a tokenizer.json, its folder, or a model's folder or hub name"
 
 
+_MARKS = {"pad": ("<pad>", "[PAD]", "<|padding|>"), "mask": ("<mask>", "[MASK]", "<|mask|>")}
+SENTINELS = 100
+SPECIAL = "+special"
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The ids of a tokenizer that mean no text; None where it has none."""
+
+    end: int
+    pad: int | None
+    mask: int | None
+    sentinels: list[int]
+    """Which stand for hidden spans, in T5's order."""
+
+    @classmethod
+    def of(cls, tokenizer: "Tokenizer") -> "Marks":
+        found = {kind: [tokenizer.token_to_id(name) for name in names] for kind, names in _MARKS.items()}
+        first = {kind: next((i for i in ids if i is not None), None) for kind, ids in found.items()}
+        sentinels = itertools.takewhile(lambda i: i is not None, map(tokenizer.token_to_id, _sentinels()))
+        return cls(end_of_text_id(tokenizer), **first, sentinels=list(sentinels))  # type: ignore[arg-type]
+
+
+def _sentinels() -> list[str]:
+    return [f"<extra_id_{number}>" for number in range(SENTINELS)]
+
+
 def load_tokenizer(
     spec: str | Path, documents: Iterable[str] | None = None, *, sample_bytes: int = SAMPLE_BYTES
 ) -> "Tokenizer":
@@ -42,7 +72,7 @@ def load_tokenizer(
     if size is not None:
         if documents is None:
             raise OelmError(f"tokenizer {spec!s} needs text to train on; give documents or use 'gpt2'")
-        return _train(size, documents, sample_bytes)
+        return _train(size, documents, sample_bytes, special=str(spec).endswith(SPECIAL))
     path = Path(spec)
     if str(spec) == "gpt2":
         tokenizer = _from_file(_download_gpt2())
@@ -90,10 +120,11 @@ def bpe_size(spec: str | Path) -> int | None:
     """
     if not str(spec).startswith("bpe:"):
         return None
-    digits = str(spec)[4:].replace(",", "").replace("_", "")
-    if not digits.isdigit() or int(digits) < SMALLEST_BPE:
+    digits = str(spec)[4:].removesuffix(SPECIAL).replace(",", "").replace("_", "")
+    smallest = SMALLEST_BPE + (2 + SENTINELS if str(spec).endswith(SPECIAL) else 0)
+    if not digits.isdigit() or int(digits) < smallest:
         raise OelmError(
-            f"tokenizer {str(spec)!r} is not possible; the size must be a number from {SMALLEST_BPE} on, as in bpe:4096"
+            f"tokenizer {str(spec)!r} is not possible; the size must be a number from {smallest} on, as in bpe:4096"
         )
     return int(digits)
 
@@ -106,7 +137,7 @@ def tokenizer_label(spec: str | Path, identity: str | None = None) -> str:
     """
     size = bpe_size(spec)
     if size is not None:
-        return f"bpe{size}"
+        return f"bpe{size}{SPECIAL if str(spec).endswith(SPECIAL) else ''}"
     if str(spec) == "gpt2" or identity == GPT2_HASH:
         return "gpt2"
     path = Path(spec).resolve()
@@ -166,7 +197,7 @@ def _without_offsets(step: Any) -> Any:
     return step
 
 
-def _train(size: int, documents: Iterable[str], sample_bytes: int) -> "Tokenizer":
+def _train(size: int, documents: Iterable[str], sample_bytes: int, special: bool) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -175,7 +206,7 @@ def _train(size: int, documents: Iterable[str], sample_bytes: int) -> "Tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=[END_OF_TEXT, *(["<pad>", "<mask>", *_sentinels()] if special else [])],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # every byte, so that any text can be encoded
         show_progress=False,
     )

@@ -15,6 +15,7 @@ from oelm.errors import OelmError
 from oelm.experiments.entries import Experiment
 from oelm.experiments.plan import PreparedData
 from oelm.experiments.sources import data_root
+from oelm.records import named_model
 from oelm.training.config import with_settings
 
 TOY_ROWS = {"train": 96, "validation": 24}
@@ -32,7 +33,7 @@ def prepare_rows(experiment: Experiment, settings: Sequence[str], given: Path | 
     source = TaskSource(found, _files(experiment, given), task.language, **chosen)
     data = prepare_task(
         source,
-        model.get("encoder") or task.tokenizer,
+        named_model(model).get("name") or task.tokenizer,
         _folder(experiment),
         max_length=experiment.training.get("sequence_length") or MAX_LENGTH,
         train_rows=task.train_rows,

@@ -58,7 +58,7 @@ def _language_model(run: PlannedRun, experiment: Experiment) -> Costs:
 
 def _classifier(run: PlannedRun, experiment: Experiment) -> Costs | None:
     """Of an encoder that we know by name, or that lies in a folder; nothing is asked of the network."""
-    encoder = str(run.config.model.encoder)
+    encoder = str(run.config.model.name)
     known = encoder if (Path(encoder) / "config.json").is_file() else _COUNTED.get(encoder.rpartition("/")[2])
     labels = read("facts")["datasets"][experiment.dataset]["labels"]
     how = {"sequence_length": TASK_LENGTH, **_how(run)}

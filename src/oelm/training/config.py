@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from oelm.errors import OelmError
 from oelm.freezing.methods import method
+from oelm.records import named_model
 from oelm.validation import plain_number
 from oelm.yaml_files import parse_yaml, read_yaml
 
@@ -45,19 +46,32 @@ class Section(BaseModel):
 
 
 class ModelSection(Section):
-    """A named size of our GPT and what to change in it, or a pretrained encoder to fine-tune."""
+    """A named size of our GPT and what to change in it, or any model of transformers, pretrained or fresh."""
 
     size: str = setting("", "size of our GPT: demo, tiny, small, medium-512, medium or large; default: demo")
-    overrides: dict[str, Any] = Field(default_factory=dict, description="GPTConfig fields, e.g. positions: rotary")
-    encoder: str | None = setting(
-        None, "fine-tune this transformers model (folder or hub name) as a classifier; needs a task", min_length=1
+    overrides: dict[str, Any] = Field(
+        default_factory=dict, description="fields of GPTConfig, or of a fresh model's config.json"
     )
+    name: str | None = Field(None, min_length=1, description="transformers model: hub name, folder or config.json")
+    fresh: bool = setting(False, "with --model: its architecture only, trained from scratch")
+    objective: Literal["causal", "masked", "seq2seq", "classification"] | None = setting(
+        None,
+        "causal (next token), masked (hidden tokens), seq2seq (pairs of texts, or hidden spans of a corpus) or "
+        "classification; default: what model and data are made for",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_key(cls, values: Any) -> Any:
+        return named_model(values)
 
     @model_validator(mode="after")
     def _one_model(self) -> "ModelSection":
-        if self.encoder and (self.size or self.overrides):
-            raise ValueError(f"encoder {self.encoder!r} has its own size; leave size and overrides out")
-        if not self.encoder:
+        if self.name and (self.size or (self.overrides and not self.fresh)):
+            raise ValueError(f"model {self.name!r} has its own size; leave size and overrides out, or train it fresh")
+        if self.fresh and not self.name:
+            raise ValueError("fresh is for a model of transformers; say which with name (--model)")
+        if not self.name:
             self.size = self.size or "demo"
         return self
 
@@ -211,6 +225,9 @@ class RunConfig(Section):
         for key in ADDED_LATER:
             if values["training"][key] == fields[key].default:
                 del values["training"][key]
+        for key in ("name", "fresh", "objective"):
+            if not values["model"][key]:
+                del values["model"][key]
         return values
 
 

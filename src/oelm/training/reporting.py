@@ -146,7 +146,7 @@ class Reporter:
             **self._flops(model, report),
             "final": final,
             "best": best,
-            "true_entropy": self.data.true_entropy_nats_per_token,
+            "true_entropy": self.objective.true_entropy,
             "total_parameters": report.total_parameters,
             "frozen_parameters": report.frozen_parameters,
             "trainable_parameters": report.trainable_parameters,
@@ -163,7 +163,12 @@ class Reporter:
         return result
 
     def _flops(self, model: nn.Module, report: FreezeReport) -> dict[str, int]:
-        """Matmul FLOPs per trained token, over the whole run; nothing for a model whose products we cannot count."""
+        """Matmul FLOPs per trained token, over the whole run; nothing for a model whose products we cannot count.
+
+        Nor for an encoder–decoder, whose two sides read different numbers of tokens.
+        """
+        if family(model.config) == "encoder-decoder":
+            return {}
         length = self.objective.tokens_per_batch // self.settings.batch_size
         try:
             flops = model_flops(model, sequence_length=length, shares=trained_shares(report, self.settings.max_steps))

@@ -21,7 +21,11 @@ def sampler(parts: Parts) -> Callable[[Any], str] | None:
     prompt = parts.config.runtime.sample
     if prompt is None:
         return None
-    if parts.objective.headline != "perplexity" or parts.config.runtime.strategy == "fsdp":
+    if (
+        parts.config.model.objective not in (None, "causal")
+        or parts.objective.headline != "perplexity"
+        or parts.config.runtime.strategy == "fsdp"
+    ):
         raise OelmError(f"sample {prompt!r} needs a language model that is whole in one process: no task and no fsdp")
     if not parts.world.leads:
         return None

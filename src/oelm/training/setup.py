@@ -1,22 +1,25 @@
 """From a validated config to the parts of a run. Everything that can be refused is refused here, before any work."""
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from oelm.data import labelled
 from oelm.data.labelled import TaskData
-from oelm.data.tokenization import load_tokenizer, template_hash, tokenizer_hash
-from oelm.data.tokens import TokenData
+from oelm.data.pairs import KIND as PAIRS
+from oelm.data.pairs import PairData
+from oelm.data.tokens import TokenData, read_manifest
 from oelm.errors import OelmError
 from oelm.freezing.apply import freeze
 from oelm.freezing.methods import method
+from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import Schedule
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.runs import RunFolder, checkpoint_bytes
@@ -25,20 +28,21 @@ from oelm.training.environment import keep_freed_memory
 from oelm.training.objectives import LanguageModelling, Objective
 from oelm.training.world import ALONE, World
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 HASHED_BYTES = 4 * 10**9
 DEVICES = "auto, cpu, cuda, cuda:N or mps"
+LONGEST_UNASKED = 512
+"""Tokens per sequence of a model that has room for any number, or for many thousands."""
 CHECKPOINTS_AT_ONCE = 4
 """best, the last two, and the one being written."""
+
+Data = TokenData | TaskData | PairData
 
 
 @dataclass(frozen=True)
 class Parts:
     config: RunConfig
     """Complete: with what only the data could tell."""
-    data: TokenData | TaskData
+    data: Data
     objective: Objective
     device: torch.device
     build_model: Callable[[str | Path | None], nn.Module]
@@ -55,8 +59,13 @@ def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE) -> Parts
         torch.set_num_threads(config.runtime.threads)
     if device.type == "cpu":
         keep_freed_memory()
-    is_task = (Path(config.data.path) / labelled.MANIFEST).is_file()
-    parts = (_classification if is_task else _language_modelling)(config.model_copy(deep=True), device, world)
+    config = config.model_copy(deep=True)
+    data = open_data(Path(config.data.path))
+    if config.model.name:
+        from oelm.training.stock import stock_parts as make_parts
+    else:
+        make_parts = _own_parts
+    parts = make_parts(config, data, device, world)
     if config.runtime.gradient_checkpointing:
         build = parts.build_model
         parts = replace(parts, build_model=lambda weights: with_checkpointing(build(weights)))
@@ -71,23 +80,31 @@ def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE) -> Parts
     return parts
 
 
-def _language_modelling(config: RunConfig, device: torch.device, world: World) -> Parts:
-    if config.model.encoder:
-        raise OelmError(
-            f"encoder {config.model.encoder!r} is for classification, but {config.data.path} is no prepared task; "
-            "prepare one with 'oelm data task', or train our GPT (model.size)"
-        )
-    if config.training.epochs is not None:
-        raise OelmError(
-            f"epochs {config.training.epochs:g} are for classification; give max_steps for a language model"
-        )
-    data = _open_data(Path(config.data.path))
+def open_data(path: Path) -> Data:
+    """Prepared data whose bytes are those of its manifest; a corpus that takes minutes to hash is trusted by size."""
+    if (path / labelled.MANIFEST).is_file():
+        return TaskData.open(path, verify=True)
+    if read_manifest(path).get("kind") == PAIRS:
+        return PairData.open(path, verify=True)
+    size = sum(file.stat().st_size for file in path.glob("*.bin"))
+    data = TokenData.open(path, verify=size <= HASHED_BYTES)
+    data.require_tokenizer()
+    return data
+
+
+def _own_parts(config: RunConfig, data: Data, device: torch.device, world: World) -> Parts:
+    """Our GPT, as a language model or as a classifier."""
     gpt = model_config(config, data.vocab_size)
+    if isinstance(data, TaskData):
+        from oelm.models.classifiers import gpt_classifier_config
+
+        require_objective(config, "classification", data)
+        return classifier_parts(config, data, device, world, gpt_classifier_config(gpt, data.classes), None)
+    require_objective(config, "causal", data)
+    assert isinstance(data, TokenData)
     if not gpt.causal:
         raise OelmError("causal: false lets a language model see what it should predict; it is for classification")
-    length = config.training.sequence_length or gpt.max_seq_len
-    if length > gpt.max_seq_len:
-        raise OelmError(f"sequence_length {length} exceeds the model's max_seq_len {gpt.max_seq_len}; lower it")
+    length = block_length(config, gpt.max_seq_len)
     objective = LanguageModelling(data, config.training, length=length, seed=config.seed, device=device, world=world)
 
     def build(weights: str | Path | None) -> nn.Module:
@@ -96,37 +113,58 @@ def _language_modelling(config: RunConfig, device: torch.device, world: World) -
     return Parts(config, data, objective, device, build, world=world)
 
 
-def _classification(config: RunConfig, device: torch.device, world: World) -> Parts:
-    from oelm.models import classifiers
-    from oelm.training.classification import Classification
-
-    data, encoder, training = TaskData.open(config.data.path, verify=True), config.model.encoder, config.training
-    if training.sequence_length and training.sequence_length < data.longest:
+def require_objective(config: RunConfig, possible: str, data: Data) -> None:
+    if isinstance(data, PairData) or config.model.objective not in (None, possible):
         raise OelmError(
-            f"{data.path} has texts of {data.longest} tokens, above sequence_length {training.sequence_length}; "
-            f"prepare the task again with --max-length {training.sequence_length}"
+            f"our GPT cannot be trained as {config.model.objective or 'seq2seq'} on {data.path}; it learns causal from "
+            "a corpus, classification from a task. For the rest give a model of transformers: --model NAME"
         )
-    if encoder:
-        shape = classifiers.encoder_config(encoder, data.classes)
-    else:
-        shape = classifiers.gpt_classifier_config(model_config(config, data.vocab_size), data.classes)
-    _require_fit(shape, encoder, data)
-    with torch.device("meta"):
-        empty = classifiers.build_classifier(shape, None)
+    config.model.objective = None  # the data say it; so records are as before
+
+
+def block_length(config: RunConfig, room: int | None) -> int:
+    """Tokens per sequence of a corpus, for a model that has room for so many."""
+    if config.training.epochs is not None:
+        raise OelmError(
+            f"epochs {config.training.epochs:g} are for classification and pairs; give max_steps for a language model"
+        )
+    length = config.training.sequence_length or room or LONGEST_UNASKED
+    if room is not None and length > room:
+        raise OelmError(f"sequence_length {length} exceeds the model's max_seq_len {room}; lower it")
+    return length
+
+
+def with_steps(config: RunConfig, data: TaskData | PairData) -> None:
+    """Turn epochs, if they are given, into steps."""
+    training = config.training
     if training.epochs is not None:
-        steps = data.steps(training.epochs, training.batch_size, training.accumulation)
-        config.training = training.with_steps(steps)
-    objective = Classification(
-        data,
-        config.training,
-        seed=config.seed,
-        device=device,
-        pad_id=shape.pad_token_id or 0,
-        segments=config.training.segments and classifiers.reads_segments(empty),
-        world=world,
-    )
-    build = partial(classifiers.build_classifier, shape)
-    return Parts(config, data, objective, device, build, start_from=encoder, world=world)
+        config.training = training.with_steps(data.steps(training.epochs, training.batch_size, training.accumulation))
+
+
+def require_length(config: RunConfig, data: TaskData | PairData) -> None:
+    wanted = config.training.sequence_length
+    if wanted and wanted < data.longest:
+        raise OelmError(
+            f"{data.path} has texts of {data.longest} tokens, above sequence_length {wanted}; "
+            f"prepare the task again with --max-length {wanted}"
+        )
+
+
+def classifier_parts(
+    config: RunConfig, data: TaskData, device: torch.device, world: World, shape: Any, start_from: str | None
+) -> Parts:
+    from oelm.models.classifiers import build_classifier, reads_segments
+    from oelm.training.classification import Classification
+    from oelm.training.stock import require_fit
+
+    require_length(config, data)
+    require_fit(shape, config.model.name, data, fresh=start_from is None)
+    with torch.device("meta"):
+        segments = config.training.segments and reads_segments(build_classifier(shape, None))
+    with_steps(config, data)
+    how: dict[str, Any] = {"seed": config.seed, "device": device, "world": world, "pad_id": shape.pad_token_id or 0}
+    objective = Classification(data, config.training, segments=segments, **how)
+    return Parts(config, data, objective, device, partial(build_classifier, shape), start_from=start_from, world=world)
 
 
 def with_checkpointing(model: nn.Module) -> nn.Module:
@@ -140,52 +178,6 @@ def with_checkpointing(model: nn.Module) -> nn.Module:
         raise OelmError(f"gradient_checkpointing: {type(model).__name__} cannot do it; leave it out")
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
     return model
-
-
-def _open_data(path: Path) -> TokenData:
-    """Prepared data whose bytes are those of its manifest; a corpus that takes minutes to hash is trusted by size."""
-    size = sum(file.stat().st_size for file in path.glob("*.bin"))
-    data = TokenData.open(path, verify=size <= HASHED_BYTES)
-    data.require_tokenizer()
-    return data
-
-
-def _require_fit(config: Any, encoder: str | None, data: TaskData) -> None:
-    """Refuse data that the model cannot read: another tokenizer, ids out of range, longer texts."""
-    from oelm.models.classifiers import longest_input
-
-    name = encoder or "the model"
-    if encoder and (own := _own_tokenizer(encoder)):
-        if tokenizer_hash(own) != data.tokenizer_hash:
-            raise OelmError(
-                f"the data were tokenised with tokenizer {data.tokenizer_hash[:12]}, but {encoder} has "
-                f"{tokenizer_hash(own)[:12]}; prepare the task again with --tokenizer {encoder}"
-            )
-        if data.template_hash not in (None, template_hash(own)):
-            raise OelmError(
-                f"the data have other special tokens than {encoder} adds; "
-                f"prepare the task again with --tokenizer {encoder}"
-            )
-    if data.vocab_size > config.vocab_size:
-        raise OelmError(
-            f"the data's tokenizer has {data.vocab_size} ids, but {name} only {config.vocab_size}; "
-            "prepare the task again with the model's own tokenizer"
-        )
-    room = longest_input(config)
-    if room is not None and data.longest > room:
-        raise OelmError(
-            f"the data have texts of {data.longest} tokens, but {name} reads at most {room}; "
-            f"prepare the task again with --max-length {room}"
-        )
-
-
-def _own_tokenizer(encoder: str) -> "Tokenizer | None":
-    """The tokenizer that the encoder comes with; None if it comes without one."""
-    try:
-        has_file = (Path(encoder) / "tokenizer.json").is_file()
-        return load_tokenizer(encoder) if has_file else labelled.model_tokenizer(encoder)
-    except OelmError:
-        return None
 
 
 def model_config(config: RunConfig, vocab_size: int) -> GPTConfig:
@@ -224,6 +216,8 @@ def _require_space(parts: Parts, folder: RunFolder) -> None:
     with torch.device("meta"):
         report = freeze(parts.build_model(None), parts.config.method, seed=parts.config.seed)
     Schedule.of(report, parts.config.training.max_steps)  # a schedule that the run cannot keep is refused here
+    if parts.config.runtime.strategy != "fsdp":  # which shares them out
+        _require_memory(report, parts.device)
     needed = CHECKPOINTS_AT_ONCE * checkpoint_bytes(report.total_parameters, report.most_trainable_parameters)
     parent = next(p for p in (folder.path, *folder.path.resolve().parents) if p.exists())
     free = shutil.disk_usage(parent).free
@@ -232,3 +226,24 @@ def _require_space(parts: Parts, folder: RunFolder) -> None:
             f"{parent} has {free / 1e9:.1f} GB free, but checkpoints of this model need {needed / 1e9:.1f} GB; "
             "free some space or choose another --out"
         )
+
+
+def _require_memory(report: FreezeReport, device: torch.device) -> None:
+    """Refuse a model whose weights, gradients and moments alone are more than the device has altogether."""
+    total = _memory_of(device)
+    needed = 4 * report.total_parameters + 12 * report.most_trainable_parameters
+    if total is not None and needed > total:
+        raise OelmError(
+            f"a model of {report.total_parameters:,} parameters takes {needed / 1e9:.0f} GB to train (weights, "
+            f"gradients, AdamW's moments), but {device} has {total / 1e9:.0f} GB; use a smaller model or another device"
+        )
+
+
+def _memory_of(device: torch.device) -> int | None:
+    """Bytes that a device has altogether; None where nobody says."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -210,7 +210,7 @@ class Comparison:
     def family(self) -> str:
         """As the runs recorded it; those of before did not, and had encoders of texts only."""
         model = self.runs[0].config.get("model") or {}
-        of_old = "encoder" if isinstance(model, dict) and model.get("encoder") else "decoder"
+        of_old = "encoder" if isinstance(model, dict) and model.get("name") else "decoder"
         return (self.runs[0].result or {}).get("model_family") or of_old
 
     @property

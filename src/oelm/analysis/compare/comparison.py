@@ -239,8 +239,8 @@ def _model_name(run: Run) -> str:
     model: Any = run.config.get("model") or {}
     if not isinstance(model, dict):
         return str(model)
-    encoder = (run.result or {}).get("model_name") or Path(str(model.get("encoder") or "?")).name
-    size, changes = str(model.get("size") or model.get("name") or encoder), dict(model.get("overrides") or {})
+    stock = (run.result or {}).get("model_name") or Path(str(model.get("name") or "?")).name
+    size, changes = str(model.get("size") or stock), dict(model.get("overrides") or {})
     if {"d_model", "num_layers", "num_heads", "d_ff", "max_seq_len"} <= changes.keys():
         width, layers, heads, length = (changes.pop(k) for k in ("d_model", "num_layers", "num_heads", "max_seq_len"))
         size = f"GPT {width}×{layers}, {heads} heads, context {length}"
