@@ -282,7 +282,7 @@ def test_pairs_without_targets_are_refused_with_their_row(tmp_path):
     from oelm.data.pairs import prepare_pairs
 
     file = write_pairs(tmp_path / "train.jsonl", rows=5)
-    with pytest.raises(oelm.OelmError, match=r"train.jsonl has no column 'fr'; it has: de, en"):
+    with pytest.raises(oelm.OelmError, match=r"train.jsonl line 1 has no column 'fr' .it has: de, en"):
         prepare_pairs([file], ("de", "fr"), "bpe:400+special", tmp_path / "out")
     file.write_text(file.read_text() + '{"de": "etwas", "en": " "}\n')
     with pytest.raises(oelm.OelmError, match=r"row 6 has no text in 'en'; mend or remove it: a pair needs both"):
