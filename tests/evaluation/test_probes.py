@@ -151,7 +151,12 @@ def test_probe_writes_a_sealed_record_a_figure_and_one_row_per_arm(runs, stock):
     result = run("probe", runs / "baseline-0", runs / "baseline-1", stock, "--samples", 2, "--fables", 1, "--json")
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
-    assert [(arm["arm"], len(arm["runs"])) for arm in facts["arms"]] == [("baseline", 2), (str(stock), 1)]
+    assert [(arm["arm"], len(arm["runs"])) for arm in facts["arms"]] == [
+        ("baseline", 2),
+        (str(stock), 1),
+        ("chance", 1),
+        (f"chance ({stock})", 1),  # a shorter context has fewer sizes
+    ]
     mean = facts["arms"][0]["values"]["recall choice %"]
     assert mean["count"] == 2 and (mean["interval"] is None or mean["interval"]["low"] < mean["mean"])
     record = read_json(runs / "baseline-0" / "evaluation" / "probe.json", "heads", "probes", "headlines", "step")

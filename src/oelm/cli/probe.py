@@ -45,7 +45,7 @@ def probe(
     def measure(subject: Any) -> dict[str, dict[str, Any]]:
         told = fables if fables is not None else 50 if _trained_on_fables(subject.run) else 0
         record = probes.probe(subject, samples=samples, seed=seed, fables=told)
-        return {"probe": {**record, "headlines": _headlines(record)}}
+        return {"probe": {**record, **_headlines(record)}}
 
     found = survey(models, checkpoint, measure, attn_implementation="eager")
     for record in found["models"]:
@@ -64,23 +64,32 @@ def _trained_on_fables(run: Any) -> bool:
     return run is not None and "fables" in str((run.result() or {}).get("dataset") or run.config()["data"]["path"])
 
 
-def _headlines(record: dict[str, Any]) -> dict[str, float]:
-    """One figure per probe: its mean over sizes; the strongest heads; the fables."""
-    values = {}
+def _headlines(record: dict[str, Any]) -> dict[str, Any]:
+    """One figure per probe, its mean over sizes; the strongest heads; the fables; beside them, what is easy to get."""
+    found: dict[str, float] = {}
+    chance: dict[str, float] = {}
+    latest: dict[str, float] = {}
     for name in NAMES:
         rows = [row for row in record["probes"] if row["probe"] == name and row["distance"] is None]
-        for what in ("choice", "accuracy", "chance"):
+        for kept, key, what in (
+            (found, "choice", "choice"),
+            (chance, "choice", "chance"),
+            (found, "accuracy", "accuracy"),
+        ):
             if rows:
-                values[f"{name} {what} %"] = 100 * sum(row[what] for row in rows) / len(rows)
+                kept[f"{name} {key} %"] = 100 * sum(row[what] for row in rows) / len(rows)
     for name in ("induction", "previous"):
         shares = [share for layer in record["heads"][name] for share in layer if share is not None]
         if shares:
-            values[f"{name} head %"] = 100 * max(shares)
+            found[f"{name} head %"] = 100 * max(shares)
     for row in record.get("fables", {}).get("rows", []):
         if row["distance"] is None:
-            kind = f"fables {row['kind']}"
-            values |= {f"{kind} recalled %": 100 * row["accuracy"], f"{kind} nearest %": 100 * row["nearest"]}
-    return values
+            measure = f"fables {row['kind']} recalled %"
+            found[measure], latest[measure] = 100 * row["accuracy"], 100 * row["nearest"]
+    return {
+        "headlines": found,
+        "beside": {"chance": chance, **({"the latest word of its kind": latest} if latest else {})},
+    }
 
 
 def _print(record: dict[str, Any]) -> None:

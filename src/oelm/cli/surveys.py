@@ -29,7 +29,11 @@ def survey(
             kept = subject.record(file, facts)
             records.append({"model": name, **facts, "file": kept and str(kept)})
             values |= facts["headlines"]
-            beside |= {label: Measured(label, None, figures) for label, figures in facts.get("beside", {}).items()}
+            for label, figures in facts.get("beside", {}).items():
+                if (
+                    beside.setdefault(label, Measured(label, None, figures)).values != figures
+                ):  # of other data or length
+                    beside[f"{label} ({name})"] = Measured(f"{label} ({name})", None, figures)
         measured.append(Measured(name, subject.run, values))
     return {"models": records, "arms": across([*measured, *beside.values()])}
 

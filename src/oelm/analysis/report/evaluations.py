@@ -121,7 +121,7 @@ def _predictions(arm: Arm, place: dict[str, str], found: Evaluations) -> None:
 
 
 def _value(record: dict[str, Any], t: Texts) -> str:
-    spread_of = "" if record["std"] is None else f" ± {record['std']:.2g}"
+    spread_of = "" if not record["std"] else f" ± {record['std']:.2g}"
     return f"{record['mean']:.4g}{spread_of}{FOLD}({record['seeds']})"
 
 
