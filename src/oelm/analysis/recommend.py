@@ -5,9 +5,10 @@ budget; one seed proves nothing. The nearer a comparison is to the asked model, 
 to the reader, so every comparison is named with its model.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from oelm.analysis.compare.arms import Arm, Comparison, Run
 from oelm.analysis.compare.comparison import place_of
@@ -82,10 +83,9 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
     """Judge every freezing method that was measured with models of this kind at this task."""
     evidence: list[Evidence] = []
     methods: dict[str, dict[str, Any]] = {}
-    left_out: list[str] = []
     names: dict[str, str] = {}
+    left_out, unproven = [], set()
     failed = [run for run in loaded.incomplete if run.state == FAILED]
-    unproven = set()
     for comparison in loaded.comparisons:
         if (comparison.family, task_of(comparison)) != (kind, task):
             continue
@@ -105,8 +105,8 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
             unproven.add(known)
     verdicts = {name: _together([e for e in evidence if e.method == name]) for name in methods}
     verdicts |= {name: UNDECIDED for name, verdict in verdicts.items() if verdict == MET and name in unproven}
-    order = (MET, UNDECIDED, MISSED)
-    ranked = sorted(verdicts, key=lambda name: (order.index(verdicts[name]), _mean_gap(evidence, name)))
+    worse = {name: float(np.mean([_worse(e) for e in evidence if e.method == name])) for name in methods}
+    ranked = sorted(verdicts, key=lambda name: ((MET, UNDECIDED, MISSED).index(verdicts[name]), worse[name]))
     return Advice(kind, task, budget, {name: verdicts[name] for name in ranked}, evidence, methods, left_out)
 
 
@@ -136,15 +136,11 @@ def _name(arm: Arm, names: dict[str, str]) -> str:
 def _in_fractions(arm: Arm) -> dict[str, Any]:
     """The arm's method with thaw times as fractions of the run, so that they mean the same in a longer one."""
     values, steps = arm.made.to_dict(), arm.runs[0].max_steps
-    thaw: Mapping[str, Any] | None = values["thaw"]
-    if not thaw or not steps:
+    if not values["thaw"] or not steps:
         return values
-
-    def fraction(time: float) -> float:
-        return time if time <= 1 else (time - 1) / steps
-
-    again = thaw["refreeze"] and fraction(thaw["refreeze"])
-    return {**values, "thaw": {**thaw, "at": [fraction(time) for time in thaw["at"]], "refreeze": again}}
+    times = [*values["thaw"]["at"], values["thaw"]["refreeze"]]
+    *at, again = (time if not time or time <= 1 else (time - 1) / steps for time in times)
+    return {**values, "thaw": {**values["thaw"], "at": at, "refreeze": again}}
 
 
 def _unfit(arm: Arm) -> str | None:
@@ -158,26 +154,13 @@ def _unfit(arm: Arm) -> str | None:
 
 def _evidence(comparison: Comparison, arm: Arm, name: str, budget: float) -> Evidence:
     time, gap = step_time(arm), gap_of(arm)
-    timed = time if time and time.interleaved else None
     assert gap is not None and arm.baseline is not None
-    return Evidence(
-        name,
-        arm.dataset,
-        f"{comparison.dataset} ({comparison.model})",
-        comparison.model,
-        len(gap.by_seed),
-        gap.value,
-        "points" if comparison.metric.gap_in_points else "%",
-        gap.worse.low if gap.worse else None,
-        gap.worse.high if gap.worse else None,
-        goal_verdict(gap.worse, budget),
-        arm.baseline.method,
-        not arm.is_unequal,
-        timed.ratio if timed else None,
-        timed.low if timed else None,
-        timed.high if timed else None,
-        timed is not None,
-    )
+    where = (arm.dataset, f"{comparison.dataset} ({comparison.model})", comparison.model)
+    found = (len(gap.by_seed), gap.value, "points" if comparison.metric.gap_in_points else "%")
+    low, high = (gap.worse.low, gap.worse.high) if gap.worse else (None, None)
+    judged = (goal_verdict(gap.worse, budget), arm.baseline.method, not arm.is_unequal)
+    ratio, least, most = (time.ratio, time.low, time.high) if time and time.interleaved else (None, None, None)
+    return Evidence(name, *where, *found, low, high, *judged, ratio, least, most, ratio is not None)
 
 
 def _together(evidence: list[Evidence]) -> str:
@@ -187,11 +170,6 @@ def _together(evidence: list[Evidence]) -> str:
         return MISSED
     proven = {e.dataset for e in several} == {e.dataset for e in evidence}
     return MET if proven and all(e.verdict == MET for e in several) else UNDECIDED
-
-
-def _mean_gap(evidence: list[Evidence], name: str) -> float:
-    found = [_worse(e) for e in evidence if e.method == name]
-    return sum(found) / len(found)
 
 
 def _worse(e: Evidence) -> float:

@@ -41,6 +41,4 @@ def compare(
     for part in table.rich(console.width):
         console.print(part, "")
     for line in said:
-        console.print(
-            line, style="yellow" if line.startswith("*") else "dim", markup=False, highlight=False, soft_wrap=False
-        )
+        console.print(line, style="yellow" if line.startswith("*") else "dim", markup=False)

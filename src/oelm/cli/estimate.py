@@ -39,20 +39,13 @@ def estimate(
     from oelm.costs.estimate import STRATEGIES, Job, read_machine
     from oelm.costs.estimate import estimate as compute
 
-    given = {
-        "peak_flops": peak,
-        "utilisation": utilisation,
-        "memory_bytes": memory,
-        "memory_bandwidth": memory_bandwidth,
-        "link_bandwidth": link_bandwidth,
-        "overlap": overlap,
-    }
+    given = {"peak_flops": peak, "utilisation": utilisation, "memory_bytes": memory, "overlap": overlap}
+    given |= {"memory_bandwidth": memory_bandwidth, "link_bandwidth": link_bandwidth}
     device = read_machine(machine, {name: value for name, value in given.items() if value is not None})
-    jobs = [
-        Job(size, method, gpus, name, batch, length, precision, checkpointing, vocab)
+    results = [
+        compute(Job(size, method, gpus, name, batch, length, precision, checkpointing, vocab), device)
         for name in ([strategy] if strategy else STRATEGIES)
     ]
-    results = [compute(job, device) for job in jobs]
     if as_json:
         typer.echo(json.dumps(results, indent=2))
     else:

@@ -86,14 +86,10 @@ def _print(facts: dict[str, Any]) -> None:
 
     console = command_console()
     console.print(f"[bold]{facts['model']}[/] with [bold]{facts['method']}[/]")
-    for label, key in (
-        ("total", "total_parameters"),
-        ("frozen", "frozen_parameters"),
-        ("train", "trainable_parameters"),
-    ):
-        free = facts["projections_without_weights"] if label == "frozen" else 0
-        note = f"; {free} projections have no weights" if free else ""
-        console.print(f"  {label:<10} {facts[key]:>16,} parameters{note}")
+    free = facts["projections_without_weights"]
+    notes = {"total": "", "frozen": f"; {free} projections have no weights" if free else "", "trainable": ""}
+    for kind, note in notes.items():
+        console.print(f"  {kind.removesuffix('able'):<10} {facts[f'{kind}_parameters']:>16,} parameters{note}")
     console.print(f"  {'checkpoint':<10} {facts['checkpoint_bytes']:>16,} bytes (weights + two moments of what trains)")
     if "training_memory" in facts:
         console.print(_memory_line(facts["training_memory"]))
@@ -103,9 +99,8 @@ def _print(facts: dict[str, Any]) -> None:
         table.add_row(group, f"{flops['forward'][group] / 1e6:,.2f}", f"{flops['backward'][group] / 1e6:,.2f}")
     console.print(table)
     step, blocks = (_saved(facts[f"{part}_flops_vs_baseline"]) for part in ("step", "block"))
-    console.print(
-        f"  a training step computes {step} matmul FLOPs than the baseline's; the blocks' matrices alone, {blocks}"
-    )
+    saved = f"a training step computes {step} matmul FLOPs than the baseline's; the blocks' matrices alone, {blocks}"
+    console.print(f"  {saved}")
     if facts["adapters_parameters"]:
         console.print(f"  learned adapters: {facts['adapters_parameters']:,} parameters")
     console.print("\n  [bold]over a run[/], from its first step to its last")
@@ -121,12 +116,8 @@ def _saved(ratio: float) -> str:
 
 
 def _memory_line(memory: dict[str, Any]) -> str:
-    parts = ", ".join(
-        f"{name.replace('_', ' ')} {memory[name] / 1e6:,.0f}"
-        for name in ("weights", "optimizer", "gradients", "activations", "loss_chunks")
-    )
+    names = ("weights", "optimizer", "gradients", "activations", "loss_chunks")
+    parts = ", ".join(f"{name.replace('_', ' ')} {memory[name] / 1e6:,.0f}" for name in names)
     step = f"{memory['batch_size']} × {memory['sequence_length']} tokens (CPU, {memory['precision']})"
-    return (
-        f"  {'memory':<10} {memory['peak_bytes']:>16,} bytes at the peak of a step of {step}\n"
-        f"  {'of that, MB':<10} {parts} (not all at once)"
-    )
+    peak = f"  {'memory':<10} {memory['peak_bytes']:>16,} bytes at the peak of a step of {step}"
+    return f"{peak}\n  {'of that, MB':<10} {parts} (not all at once)"

@@ -33,13 +33,8 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}"),
-        TimeElapsedColumn(),
-    )
+    what, facts_of_it = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[facts]}")
+    columns = (what, BarColumn(), MofNCompleteColumn(), facts_of_it, TimeElapsedColumn())
     with Progress(*columns, console=command_console(stderr=True)) as bar:
         task = bar.add_task(printable(title), total=None, facts="starting")
         shown: dict[str, Any] = {}
@@ -118,8 +113,7 @@ def describe(facts: dict[str, Any]) -> str:
     if facts.get("tokens_per_second"):
         parts.append(f"{facts['tokens_per_second']:,.0f} tok/s")
     if facts.get("eta_seconds"):
-        minutes, seconds = divmod(round(facts["eta_seconds"]), 60)
-        parts.append(f"ETA {minutes}:{seconds:02d}")
+        parts.append(f"ETA {_minutes(facts['eta_seconds'])}")
     return ", ".join(parts)
 
 
@@ -185,8 +179,11 @@ def overall(jobs: "list[Job]") -> str:
     if not running:
         return text
     per_step = [j.status["eta_seconds"] / max(1, j.status["max_steps"] - j.status["step"]) for j in running]
-    minutes, seconds = divmod(round((total - done) * sum(per_step) / len(per_step) / len(running)), 60)
-    return f"{text}, ETA {minutes}:{seconds:02d}"
+    return f"{text}, ETA {_minutes((total - done) * sum(per_step) / len(per_step) / len(running))}"
+
+
+def _minutes(seconds: float) -> str:
+    return "{}:{:02d}".format(*divmod(round(seconds), 60))
 
 
 def _names(jobs: "list[Job]") -> list[str]:

@@ -1,9 +1,8 @@
 """`oelm recommend`: which method to use for a model, from measured runs, with the evidence and its limits."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -53,16 +52,13 @@ def recommend(
     skipped = [f"{skipped.path}: {skipped.reason}" for skipped in loaded.skipped if results is not None]
     for line in [*skipped, *advice.left_out]:
         typer.echo(f"left out: {line}", err=True)
-    costs: dict[str, Any] = {}
-    misfits: dict[str, str] = {}
     labels = 2 if task == CLASSIFICATION else None  # a classifier has no head over a vocabulary
     for name in advice.verdicts:
         try:
             facts = inspect_model(model, Method.from_dict(advice.methods[name]), labels=labels)
-            costs[name] = {key: facts[key] for key in COSTS}
+            advice.costs[name] = {key: facts[key] for key in COSTS}
         except OelmError as error:
-            misfits[name] = str(error)
-    advice = replace(advice, costs=costs, misfits=misfits)
+            advice.misfits[name] = str(error)
     if as_json:
         total = inspect_model(model, "baseline", labels=labels)["total_parameters"]
         facts = {"model": model, "total_parameters": total, **advice.to_dict()}
@@ -111,18 +107,15 @@ def _print(model: str, results: str, advice: "Advice", everything: bool) -> None
         console.print(_others(advice, others[:MOST_SHOWN]))
         more = f", and the {len(others) - MOST_SHOWN} that follow" if len(others) > MOST_SHOWN else ""
         console.print(f"[dim]--all shows every comparison{more}.[/]")
-    measured = sorted({e.model for e in advice.evidence})
-    console.print(
-        f"\nLimits: measured with {'; '.join(measured)}, asked for {model}. What holds there may not hold here;"
-    )
+    measured = "; ".join(sorted({e.model for e in advice.evidence}))
+    console.print(f"\nLimits: measured with {measured}, asked for {model}. What holds there may not hold here;")
     console.print("FLOPs (of a training step, as a multiple of the baseline's) are counted for your model, not timed.")
 
 
 def _comparisons(advice: "Advice", name: str) -> Table:
     """The evidence on one method, comparison by comparison."""
-    table = Table(
-        "comparison", "seeds", "gap", "worse by (95 %)", "step time", "against", box=None, padding=(0, 0, 0, 2)
-    )
+    heads = ("comparison", "seeds", "gap", "worse by (95 %)", "step time", "against")
+    table = Table(*heads, box=None, padding=(0, 0, 0, 2))
     table.columns[-1].overflow = "fold"  # names are not to be cut
     for e in (e for e in advice.evidence if e.method == name):
         against = e.baseline if e.equal else f"{e.baseline} (which lacks its adapters or start)"
@@ -137,8 +130,7 @@ def _others(advice: "Advice", names: list[str]) -> Table:
     table = Table("method", "verdict", "worse by (95 %)", "seeds", "FLOPs", box=None, padding=(0, 0, 0, 2))
     table.columns[0].overflow = "fold"
     for name in names:
-        worst = advice.worst(name)
-        verdict = advice.verdicts[name]
+        worst, verdict = advice.worst(name), advice.verdicts[name]
         single = any(e.worse_low is None for e in advice.evidence if e.method == name)
         elsewhere = ", one seed elsewhere" if single and verdict == UNDECIDED and worst.verdict == MET else ""
         table.add_row(name, verdict, _interval(worst) + elsewhere, str(worst.seeds), _cost(advice, name))

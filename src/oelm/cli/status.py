@@ -142,12 +142,6 @@ def _losses(folder: RunFolder) -> list[float]:
         return []
 
 
-def _is_awaited(folder: RunFolder) -> bool:
-    """Whether somebody trains here, or is about to."""
-    queued = folder.claimant() is not None and folder.status()["state"] == "queued"
-    return queued or folder.holder() is not None
-
-
 def _say_end(file: Path, lines: int) -> int:
     """Print the end of a file, if there is one; its size."""
     content = file.read_bytes() if file.exists() else b""
@@ -158,21 +152,18 @@ def _say_end(file: Path, lines: int) -> int:
 
 def _follow(folder: RunFolder, position: int) -> None:
     while True:
-        alive = _is_awaited(folder)
+        queued = folder.claimant() is not None and folder.status()["state"] == "queued"
+        alive = queued or folder.holder() is not None
         if folder.log_file.exists():
             with folder.log_file.open("rb") as file:
                 file.seek(position)
                 fresh = file.read()
             position += len(fresh)
-            if fresh:
-                typer.echo("".join(map(_line, fresh.decode(errors="replace").splitlines(keepends=True))), nl=False)
+            for line in fresh.decode(errors="replace").splitlines(keepends=True):
+                typer.echo(printable(line.rstrip("\r\n")), nl=line.endswith("\n"))
         if not alive:
             return
         time.sleep(0.5)
-
-
-def _line(text: str) -> str:
-    return printable(text.rstrip("\r\n")) + "\n" * text.endswith("\n")
 
 
 def _here(owner: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -195,9 +186,8 @@ def _ask(folder: RunFolder, quiet: bool) -> bool:
 def _terminate(pid: int, what: str, lock: Path) -> bool:
     """Signal a process that has this lock file open and is ours: what a file says may be anybody's number."""
     if pid <= 1 or has_open(pid, lock) is False:
-        typer.echo(
-            printable(f"{what}: {lock.name} names process {pid}, which does not hold it; nothing was done"), err=True
-        )
+        said = f"{what}: {lock.name} names process {pid}, which does not hold it; nothing was done"
+        typer.echo(printable(said), err=True)
         return False
     try:
         os.kill(pid, signal.SIGTERM)

@@ -81,7 +81,9 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """Everything that decides what is learned, apart from method and seed, by dotted key."""
         kept = {k: v for k, v in self.config.items() if k not in ("method", "seed", "runtime")}
-        flat = {k: _rounded(v) for k, v in flatten(kept).items() if k not in RECORDING_KEYS}
+        flat = {key: value for key, value in flatten(kept).items() if key not in RECORDING_KEYS}
+        # Twelve digits: a rate computed in two ways is one rate.
+        flat |= {key: float(f"{value:.12g}") for key, value in flat.items() if isinstance(value, float)}
         if flat.get("data.fingerprint"):
             flat.pop("data.path", None)  # the same data may lie elsewhere on another machine
         return flat
@@ -228,11 +230,6 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _rounded(value: Any) -> Any:
-    """A rate computed in two ways is one rate."""
-    return float(f"{value:.12g}") if isinstance(value, float) else value
-
-
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values by dotted key."""
     flat: dict[str, Any] = {}
@@ -242,14 +239,5 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def canonical(value: Any) -> str:
-    """Equal for equal settings."""
-    return json.dumps(_floats(value), sort_keys=True, default=str)
-
-
-def _floats(value: Any) -> Any:
-    """100 and 100.0 are one setting."""
-    if isinstance(value, Mapping):
-        return {key: _floats(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_floats(inner) for inner in value]
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    """Equal for equal settings; 100 and 100.0 are one."""
+    return json.dumps(json.loads(json.dumps(value, default=str), parse_int=float), sort_keys=True)

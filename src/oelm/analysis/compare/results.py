@@ -81,7 +81,7 @@ def compare(runs: "str | Path | Iterable[str | Path] | Loaded") -> list[Comparis
 
 def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
     """Read run folders, and all run folders below other folders."""
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    given = [paths] if isinstance(paths, str | Path) else paths
     folders: dict[Path, RunFolder] = {}
     missing: list[Run | Skipped] = []
     for path in map(Path, given):

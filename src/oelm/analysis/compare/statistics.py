@@ -6,7 +6,7 @@ the unpaired one where the seeds' correlation turns out negative would pick the 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,9 +137,9 @@ def paired_gap(
         return None
     own, other = ([math.log(max(scores[s], TINY)) for s in seeds] for scores in (arm, baseline))
     logs = [a - b for a, b in zip(own, other, strict=True)]
-    worse = _map(_percent, paired_t(logs, level))
+    worse = _percents(paired_t(logs, level))
     shown, value, t = [_percent(log) for log in logs], _percent(float(np.mean(logs))), worse
-    unpaired = _map(_percent, unpaired_t(own, other, level))
+    unpaired = _percents(unpaired_t(own, other, level))
     if worse is not None and metric.higher_is_better:
         worse = Interval(-worse.high, -worse.low)
     if metric.gap_in_points:
@@ -147,15 +147,8 @@ def paired_gap(
         shown = [a - b for a, b in zip(own, other, strict=True)]
         value, t = float(np.mean(shown)), paired_t(shown, level)
         unpaired, worse = unpaired_t(own, other, level), worse if t else None
-    return Gap(
-        value=value,
-        by_seed=dict(zip(seeds, shown, strict=True)),
-        t=t,
-        worse=worse,
-        logs=tuple(metric.sign * log for log in logs),
-        unpaired=unpaired,
-        correlation=correlation(own, other),
-    )
+    by_seed, losses = dict(zip(seeds, shown, strict=True)), tuple(metric.sign * log for log in logs)
+    return Gap(value, by_seed, t, worse, losses, unpaired, correlation(own, other))
 
 
 def goal_verdict(worse: Interval | None, limit: float = GOAL_PERCENT) -> str:
@@ -196,5 +189,5 @@ def _percent(log_ratio: float) -> float:
     return 100 * math.expm1(min(log_ratio, 50.0))  # a wide interval of few seeds must not overflow
 
 
-def _map(function: Callable[[float], float], interval: Interval | None) -> Interval | None:
-    return None if interval is None else Interval(function(interval.low), function(interval.high))
+def _percents(interval: Interval | None) -> Interval | None:
+    return interval and Interval(_percent(interval.low), _percent(interval.high))

@@ -59,16 +59,10 @@ def checked(content: Any) -> dict[str, Any] | None:
 
 
 def _interleaved(facts: dict[str, Any], reference: float | None) -> StepTime:
-    low, high = facts.get("low"), facts.get("high")
-    return StepTime(
-        facts["ratio"],
-        low,
-        high,
-        said if (said := facts.get("verdict")) in (FASTER, SLOWER, NO_DIFFERENCE) else verdict(low, high, None),
-        reference * facts["ratio"] if is_number(reference) else None,
-        facts.get("predicted"),
-        interleaved=True,
-    )
+    ratio, low, high, said = facts["ratio"], facts.get("low"), facts.get("high"), facts.get("verdict")
+    judged = said if said in (FASTER, SLOWER, NO_DIFFERENCE) else verdict(low, high, None)
+    seconds = reference * ratio if is_number(reference) else None
+    return StepTime(ratio, low, high, judged, seconds, facts.get("predicted"), interleaved=True)
 
 
 def _of_runs(arm: Arm) -> StepTime | None:

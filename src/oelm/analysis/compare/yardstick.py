@@ -111,13 +111,9 @@ def _speed_up(
     logs = {seed: math.log(count / (steps * ratio)) for seed, count in needed.items()}
     mean, interval = spread(list(logs.values())).mean, paired_t(list(logs.values()))
     wide = math.hypot((interval.high - interval.low) / 2, half) if interval else 0.0
-    return SpeedUp(
-        math.exp(mean),
-        math.exp(mean - wide) if interval else None,
-        math.exp(mean + wide) if interval else None,
-        {seed: math.exp(log) for seed, log in logs.items()},
-        any(not fitted[seed].covers(count) for seed, count in needed.items()),
-    )
+    low, high = (math.exp(mean - wide), math.exp(mean + wide)) if interval else (None, None)
+    guessed = any(not fitted[seed].covers(count) for seed, count in needed.items())
+    return SpeedUp(math.exp(mean), low, high, {seed: math.exp(log) for seed, log in logs.items()}, guessed)
 
 
 def _gap(arm: Arm, fitted: dict[int, Law], steps: float) -> Gap | None:

@@ -17,7 +17,11 @@ def draw(result: dict[str, Any]) -> dict[str, bytes]:
         figure = Figure(figsize=(7.4, 1.9 + 0.45 * len(arms)), layout="constrained")
         axes = figure.subplots()
         for y, arm in enumerate(arms.values()):
-            _bar(axes, y, arm)
+            left = 0.0
+            for phase, shade in zip(PHASES, _SHADES, strict=True):
+                width = 1000 * arm["median_seconds"] * (arm["shares"][phase] or 0)
+                axes.barh(y, width, left=left, height=0.6, color=shade, alpha=0.75)
+                left += width
             low, high = (1000 * q for q in arm["quartiles_seconds"])
             axes.plot([low, high], [y, y], color=INK, linewidth=1.4)
             axes.plot(1000 * arm["limit_seconds"], y, "|", color="#d55e00", markersize=20, markeredgewidth=2)
@@ -33,14 +37,6 @@ def draw(result: dict[str, Any]) -> dict[str, bytes]:
         axes.set_title(headline(result), fontsize=9, color=FAINT, fontweight="normal")
         figure.legend(loc="outside lower left", ncols=6, frameon=False, fontsize=8)
         return {suffix: saved(figure, suffix) for suffix in ("svg", "png")}
-
-
-def _bar(axes: Any, y: int, arm: dict[str, Any]) -> None:
-    left = 0.0
-    for phase, shade in zip(PHASES, _SHADES, strict=True):
-        width = 1000 * arm["median_seconds"] * (arm["shares"][phase] or 0)
-        axes.barh(y, width, left=left, height=0.6, color=shade, alpha=0.75)
-        left += width
 
 
 def _beside(arm: dict[str, Any]) -> str:

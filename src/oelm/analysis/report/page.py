@@ -79,10 +79,14 @@ class Content:
 
     def __init__(self, loaded: Loaded, lang: str, title: str | None = None, samples: Samples | None = None) -> None:
         self.loaded, self.lang, self.texts = loaded, lang, texts(lang)
-        self.given_samples = samples
         datasets = list(dict.fromkeys(comparison.dataset for comparison in loaded.comparisons))
         self.title = title or self.texts("title", datasets=self.texts.listing(datasets))
+        self.verdict = verdict_lines(loaded, self.texts)
         self.tables = all_tables(loaded, lang)
+        methods = {arm.method: self.texts.method(arm.method) for arm in loaded.arms}
+        self.methods = {name: text for name, text in methods.items() if text}
+        given = loaded.samples if samples is None else samples
+        self.samples = {method: _sample(sample) for method, sample in given.items()}
         self.caveats = [self.texts.note(note) for note in notes(loaded)]
         self.suffix = "" if lang == "en" else f".{lang}"
         self.figures = "figures"
@@ -93,15 +97,16 @@ class Content:
 
     def html(self) -> str:
         """The page; its digest tells what it says and shows, so that a stale one is found without drawing it."""
-        page = self.render("report.html.j2")
-        return _FIGURE.sub(lambda found: self._by_name[found[1]].svg(inline=True), _signed(page))
+        drawn = {picture.name: picture for picture in self.pictures}
+        page = self._page.replace("<!--digest-->", f'<meta name="oelm-digest" content="{self.digest()}">', 1)
+        return re.sub(r"<!--figure ([\w-]+) [0-9a-f]+-->", lambda found: drawn[found[1]].svg(inline=True), page)
 
     def digest(self) -> str:
-        return _digest(self.render("report.html.j2"))
+        return hashlib.sha256(self._page.encode()).hexdigest()[:16]
 
     @cached_property
-    def _by_name(self) -> dict[str, Picture]:
-        return {picture.name: picture for picture in self.pictures}
+    def _page(self) -> str:
+        return self.render("report.html.j2")
 
     def render(self, template: str) -> str:
         """Figures of a page are left as marks with their digests."""
@@ -119,20 +124,6 @@ class Content:
         )
 
     @property
-    def verdict(self) -> list[str]:
-        return verdict_lines(self.loaded, self.texts)
-
-    @property
-    def methods(self) -> dict[str, str]:
-        names = dict.fromkeys(arm.method for arm in self.loaded.arms)
-        return {name: text for name in names if (text := self.texts.method(name))}
-
-    @property
-    def samples(self) -> dict[str, dict[str, str]]:
-        given = self.loaded.samples if self.given_samples is None else self.given_samples
-        return {method: _sample(sample) for method, sample in given.items()}
-
-    @property
     def configs(self) -> dict[str, str]:
         """The complete settings, once for all arms of a comparison that share all but method and seeds."""
         found = {}
@@ -146,9 +137,8 @@ class Content:
             for text, arms in alike.items():
                 numbers = sorted({run.seed for arm in arms for run in arm.runs})
                 seeds = self.texts("seeds_of", seeds=self.texts.listing([str(number) for number in numbers]))
-                names = self.texts.listing([arm.label for arm in arms])
-                if len(arms) > MOST_LISTED:
-                    names = self.texts("many_arms", count=len(arms))
+                labels, many = self.texts.listing([arm.label for arm in arms]), len(arms) > MOST_LISTED
+                names = self.texts("many_arms", count=len(arms)) if many else labels
                 found[f"{comparison.dataset}, {comparison.model}, {seeds}: {names}"] = text
         return found
 
@@ -162,9 +152,6 @@ class Content:
         """Which comparison a table is about, where each has its own."""
         alike = [other for other in self.tables if other.name == table.name]
         return f": {table.section(table.records[0])}" if len(alike) > 1 and table.section else ""
-
-
-# Writing
 
 
 def _write(path: Path, text: str) -> Path:
@@ -190,18 +177,6 @@ def _write_csv(tables: list[Table], folder: Path) -> list[Path]:
         number = f"-{1 + names[:i].count(table.name)}" if names.count(table.name) > 1 else ""
         paths.append(_write(folder / f"{table.name}{number}.csv", table.csv()))
     return paths
-
-
-_FIGURE = re.compile(r"<!--figure ([\w-]+) [0-9a-f]+-->")
-_DIGEST = "<!--digest-->"
-
-
-def _digest(page: str) -> str:
-    return hashlib.sha256(page.encode()).hexdigest()[:16]
-
-
-def _signed(page: str) -> str:
-    return page.replace(_DIGEST, f'<meta name="oelm-digest" content="{_digest(page)}">', 1)
 
 
 def _sample(sample: str | Mapping[str, str]) -> dict[str, str]:

@@ -47,16 +47,9 @@ def _gap(comparisons: Sequence[Comparison], arm: Any, against: Any) -> tuple[Gap
 
 
 def _answer(kind: str, found: tuple[Gap, Comparison], names: tuple[Any, Any], t: Texts) -> str:
-    gap, comparison = found
-    verdict = goal_verdict(gap.worse, LIMITS[kind])
-    values = {
-        "arm": names[0],
-        "against": names[1],
-        "gap": _shown(gap, comparison, t),
-        "seeds": len(gap.by_seed),
-        "advantage": f"{ADVANTAGE_PERCENT:g}",
-    }
-    sentence = t(f"answer_{kind}_{verdict}", **values)
+    gap, verdict = found[0], goal_verdict(found[0].worse, LIMITS[kind])
+    values = {"arm": names[0], "against": names[1], "gap": _shown(*found, t), "seeds": len(gap.by_seed)}
+    sentence = t(f"answer_{kind}_{verdict}", **values, advantage=f"{ADVANTAGE_PERCENT:g}")
     missing = more_seeds(gap.logs, LIMITS[kind]) if verdict == UNDECIDED else None
     return t.join([sentence, t("answer_more_seeds", count=missing)]) if missing else sentence
 

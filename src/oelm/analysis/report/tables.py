@@ -6,8 +6,9 @@ table.rows()      # the same as text, for terminal, markdown and HTML
 """
 
 from functools import partial
+from typing import Any
 
-from oelm.analysis.compare.arms import Comparison
+from oelm.analysis.compare.arms import Arm, Comparison
 from oelm.analysis.compare.comparison import RATE
 from oelm.analysis.compare.record import ArmRecord
 from oelm.analysis.compare.results import Loaded
@@ -65,10 +66,8 @@ def steps_table(comparison: Comparison, lang: str = "en") -> Table:
     last = len(common) - 1
     shown = sorted({common[round(i * last / (STEPS_SHOWN - 1))] for i in range(STEPS_SHOWN)}) if common else []
     records = [
-        {
-            **_where(comparison, arm.label),
-            **{f"step_{s}": spread([run.curve(key)[s] for run in arm.runs if run.curve(key)]).mean for s in shown},
-        }
+        _where(comparison, arm)
+        | {f"step_{s}": spread([run.curve(key)[s] for run in arm.runs if run.curve(key)]).mean for s in shown}
         for arm in comparison.arms
         if any(run.curve(key) for run in arm.runs)
     ]
@@ -82,12 +81,9 @@ def sweep_table(comparison: Comparison, lang: str = "en") -> Table:
     swept = [arm for arm in comparison.arms if arm.rates]
     rates = sorted({rate for arm in swept for rate in arm.rates})
     records = [
-        {
-            **_where(comparison, arm.label),
-            **{f"rate_{rate:g}": arm.rates.get(rate) for rate in rates},
-            "best_rate": arm.best_rate,
-            "rate_shown": arm.settings.get(RATE),
-        }
+        _where(comparison, arm)
+        | {f"rate_{rate:g}": arm.rates.get(rate) for rate in rates}
+        | {"best_rate": arm.best_rate, "rate_shown": arm.settings.get(RATE)}
         for arm in swept
     ]
     cell = partial(score_cell, metric=comparison.metric)
@@ -106,9 +102,9 @@ def _best_first(records: list[ArmRecord]) -> list[ArmRecord]:
     return sorted(found, key=lambda r: sum(r.opponents[0].gap.logs) / len(r.opponents[0].gap.logs))
 
 
-def _where(comparison: Comparison, label: str) -> dict[str, str]:
+def _where(comparison: Comparison, arm: Arm) -> dict[str, Any]:
     place = {"dataset": comparison.dataset, "model": comparison.model}
-    return {**place, "label": label, "metric": comparison.metric.name}
+    return {**place, "label": arm.label, "metric": comparison.metric.name}
 
 
 def _place(record: object) -> str:
@@ -119,12 +115,8 @@ def _place(record: object) -> str:
 def _run_facts(loaded: Loaded) -> list[dict[str, object]]:
     return [
         {
-            "run": run.name,
-            "method": run.method.name,
-            "seed": run.seed,
-            "step": run.step,
-            "max_steps": run.max_steps,
-            "state": run.state,
+            **{"run": run.name, "method": run.method.name, "seed": run.seed},
+            **{"step": run.step, "max_steps": run.max_steps, "state": run.state},
             **{metric.key: run.final.get(metric.key) for metric in METRICS if metric.key in run.final},
             **{key: (run.result or {}).get(key) for key in ("training_seconds", "validation_seconds")},
         }
