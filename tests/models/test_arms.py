@@ -197,8 +197,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fables_folder, tmp
 
 @every_arm
 def test_the_cost_of_an_arm_is_known_before_it_is_built(arm):
-    from oelm.costs.counting import model_flops
-    from oelm.costs.inspection import inspect_model
+    from oelm.costs.inspection import inspect_model, model_flops
 
     facts = inspect_model("demo", arm, **SMALL)
     model = build(arm, "learned")
@@ -279,7 +278,7 @@ def test_positions_alone_decide_what_is_read():
 def test_the_matrices_of_an_arm_cost_what_torch_counts(arm):
     from torch.utils.flop_counter import FlopCounterMode
 
-    from oelm.costs.counting import model_flops
+    from oelm.costs.inspection import model_flops
 
     model, ids = build(arm, "learned").train(), torch.zeros(2, 16, dtype=torch.long)
     with FlopCounterMode(display=False) as counter:

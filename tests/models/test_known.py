@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 import oelm
 from oelm.cli.main import app
-from oelm.costs.counting import model_flops
-from oelm.costs.inspection import inspect_model
+from oelm.costs.inspection import inspect_model, model_flops
 from oelm.models.known import KNOWN, named_config
 
 

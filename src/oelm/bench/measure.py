@@ -80,11 +80,10 @@ def bench(
     say("measuring the matmul peak", 0, 0)
     before = gemm_speeds(multiplied, device)
     how = {"device": device, "compiled": compiled}
-    built, seconds = _timed(names, config, settings, rounds, keep_freed, say, **how)
+    built, seconds, compared = _timed(names, config, settings, rounds, keep_freed, say, **how)
     say("measuring the matmul peak again", 0, 0)
     speeds = best_speeds(before, gemm_speeds(multiplied, device))
     peak = max(row["flops_per_second"] for row in speeds)
-    compared = _ratios(built, seconds, names[0])
     result: dict[str, Any] = {
         "shape": {**asdict(shape), "length": config.max_seq_len},
         "protocol": {
@@ -126,8 +125,7 @@ def compare_step_times(
     length = settings.sequence_length or config.max_seq_len
     names = [name for name in dict.fromkeys([reference, *methods]) if not method(name).moves]
     how: dict[str, Any] = {"device": torch.device(device), "compiled": compiled, "checkpointing": checkpointing}
-    built, seconds = _timed(names, config, settings, rounds, keep_freed=True, **how)
-    compared = _ratios(built, seconds, reference)
+    _, seconds, compared = _timed(names, config, settings, rounds, keep_freed=True, **how)
     return {
         "protocol": {
             **_protocol(rounds, torch.device(device), compiled, settings.precision),
@@ -150,8 +148,8 @@ def _timed(
     keep_freed: bool,
     say: Say = lambda what, done, total: None,
     **how: Any,
-) -> tuple[dict[str, TimedArm], Seconds]:
-    """The arms, built and timed together."""
+) -> tuple[dict[str, TimedArm], Seconds, dict[str, dict[str, Any]]]:
+    """The arms, built; their times, taken together; and where each stands beside the first, and by FLOPs should."""
     if how["device"].type == "cpu" and keep_freed:
         keep_freed_memory()  # as the trainer does
     if how["compiled"]:
@@ -162,16 +160,9 @@ def _timed(
         built[name] = build_arm(name, config, settings, **how)
     steps = {name: _explained(name, arm.step) if how["compiled"] else arm.step for name, arm in built.items()}
     what = "compiling, then timing" if how["compiled"] else "timing"
-    return built, interleave(steps, rounds=rounds, warmup=WARMUP, watch=lambda done, total: say(what, done, total))
-
-
-def _ratios(built: dict[str, TimedArm], seconds: Seconds, reference: str) -> dict[str, dict[str, Any]]:
-    """Where every arm stands beside the reference, and where its FLOPs say it should."""
-    flops = {name: arm.flops_per_token for name, arm in built.items()}
-    return {
-        name: {**ratio(values, seconds[reference]), "predicted": flops[name] / flops[reference]}
-        for name, values in seconds.items()
-    }
+    seconds = interleave(steps, rounds=rounds, warmup=WARMUP, watch=lambda done, total: say(what, done, total))
+    flops = {name: arm.flops_per_token / built[names[0]].flops_per_token for name, arm in built.items()}
+    return built, seconds, {n: {**ratio(s, seconds[names[0]]), "predicted": flops[n]} for n, s in seconds.items()}
 
 
 def _protocol(rounds: int, device: torch.device, compiled: bool, precision: str) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from torch import nn
 
 from oelm.bench.peers import PEERS
 from oelm.bench.ratios import Step
-from oelm.costs.counting import model_flops
-from oelm.costs.inspection import costs_of
+from oelm.costs.inspection import costs_of, model_flops
 from oelm.data.tokens import TokenData
 from oelm.freezing.apply import freeze
 from oelm.freezing.methods import method

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oelm.models.attention import CausalSelfAttention, Context, join_heads, rotary_angles, rotate, split_heads
-from oelm.models.kernels import ATTENTION_BLOCK, Dropout, blocked_attention_pays, causal_attention, with_previous
+from oelm.models.kernels import Dropout, blocked_attention_pays, causal_attention, key_blocks, with_previous
 from oelm.models.shape import GPTConfig
 
 CHUNK = 64
@@ -170,9 +170,7 @@ def probabilities(q: Tensor, k: Tensor, mask: Tensor | None) -> list[Tensor]:
     """Softmax of the scores, in blocks of queries, each with the keys up to its last one (B, H, t, end)."""
     length, blocks = q.shape[2], []
     plain = mask is None and length == k.shape[2]
-    step = ATTENTION_BLOCK if plain else length
-    for start in range(0, length, step):
-        end = min(start + step, length)
+    for _, start, end in key_blocks(length) if plain else [(0, 0, length)]:
         scores = q[:, :, start:end] @ k[:, :, : end if plain else None].mT / math.sqrt(q.shape[-1])
         if plain:
             future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(start + 1)
@@ -215,7 +213,7 @@ class PositionMixing(nn.Module):
         if context.mask is None and length == seen:
             table = self._weights(self.table[:, :length, :length], None).to(v.dtype)  # one for the whole batch
             folded = v.permute(1, 2, 0, 3).flatten(2)  # (H, T, B · head_dim)
-            y = torch.cat([table[:, i:j, :j] @ folded[:, :j] for i, j in _blocks(length)], dim=1)
+            y = torch.cat([table[:, i:j, :j] @ folded[:, :j] for _, i, j in key_blocks(length)], dim=1)
             y = y.unflatten(2, (batch, size)).permute(2, 0, 1, 3)
         else:
             at = context.positions.expand(batch, -1).clamp(min=0), key_positions(context, seen).expand(batch, -1)
@@ -244,10 +242,6 @@ def _centred(noise: Tensor) -> Tensor:
     count = torch.arange(1, noise.shape[-1] + 1)[:, None]
     noise = ((noise - noise.sum(dim=-1, keepdim=True) / count) / count.sqrt()).tril()
     return noise + torch.eye(noise.shape[-1])
-
-
-def _blocks(length: int) -> list[tuple[int, int]]:
-    return [(start, min(start + ATTENTION_BLOCK, length)) for start in range(0, length, ATTENTION_BLOCK)]
 
 
 def cached_values(v: Tensor, context: Context, layer: int) -> Tensor:

@@ -118,7 +118,7 @@ class _CausalAttention(torch.autograd.Function):
         output = q.new_empty(batch, length, heads, wide).transpose(1, 2)
         square = torch.full((ATTENTION_BLOCK, ATTENTION_BLOCK), -math.inf)
         future = square.triu(1)
-        kept, masks, ctx.blocks = [], [], _key_blocks(length, window)
+        kept, masks, ctx.blocks = [], [], key_blocks(length, window)
         for first, start, end in ctx.blocks:
             rows = end - start
             scores = q.new_empty(q.shape[0], rows, end - first)
@@ -159,7 +159,7 @@ class _CausalAttention(torch.autograd.Function):
         return grad_q.unflatten(0, heads), grad_k.unflatten(0, heads), grad_v.unflatten(0, heads), None, None
 
 
-def _key_blocks(length: int, window: int | None) -> list[tuple[int, int, int]]:
+def key_blocks(length: int, window: int | None = None) -> list[tuple[int, int, int]]:
     """Blocks of queries (start, end), each with the first key that one of them sees."""
     step = ATTENTION_BLOCK if window is None else min(ATTENTION_BLOCK, max(window, ATTENTION_BLOCK // 4))
     starts = range(0, length, step)

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from oelm.errors import OelmError
 from oelm.runs import RunFolder, Seals, config_differences
-from oelm.training.config import RunConfig
+from oelm.training.config import RunConfig, TrainingSection
 from oelm.training.environment import version
 from oelm.training.interruption import STOP_SIGNALS, Interrupted
-from oelm.training.world import ALONE, Item, Result, World
+from oelm.training.world import ALONE, Item, Result, World, gathered
 
 PATIENCE = timedelta(minutes=30)
 """How long processes wait for each other: the first of them may be writing a large checkpoint."""
@@ -46,6 +46,7 @@ class Processes(World):
     def __init__(self, config: RunConfig, *, rank: int, size: int, local_rank: int, local_size: int) -> None:
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
         self.strategy, self.seed = config.runtime.strategy, config.seed
+        self._require_fit(config.training)
         self._device = torch.device("cpu")
         self._wrapped: nn.Module | None = None
 
@@ -74,8 +75,9 @@ class Processes(World):
         self._device = torch.device("cuda", self.local_rank)
         return self._device
 
-    def require_fit(self, config: RunConfig, device: torch.device) -> None:
-        batch = config.training.batch_size
+    def _require_fit(self, training: TrainingSection) -> None:
+        """Refuse what cannot be shared among the processes."""
+        batch = training.batch_size
         if self.size > batch:
             raise OelmError(
                 f"{self.size} processes cannot share the {batch} samples of a batch; "
@@ -86,7 +88,7 @@ class Processes(World):
                 f"batch_size {batch} is not divisible by {self.size} processes; "
                 f"use {batch - batch % self.size} or {batch - batch % self.size + self.size}, or another --nproc"
             )
-        if self.strategy == "fsdp" and config.training.precision == "fp16":
+        if self.strategy == "fsdp" and training.precision == "fp16":
             raise OelmError("precision fp16 does not go with strategy fsdp; use bf16 or fp32, or strategy ddp")
 
     @contextlib.contextmanager
@@ -211,15 +213,12 @@ class Processes(World):
 
     # Whole tensors
 
-    def number(self, value: Tensor) -> float:
-        return _whole(value).item()
-
     def whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         complete = {}
         for name, tensor in tensors.items():
-            gathered = _whole(tensor)
+            whole = gathered(tensor)
             if self.leads:
-                complete[name] = gathered.detach().cpu()
+                complete[name] = whole.detach().cpu()
         return complete
 
     def weights(self, model: nn.Module) -> dict[str, Tensor] | None:
@@ -275,10 +274,6 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
             yield from child
         else:
             yield from _blocks(child)
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 class _ReadOnly(RunFolder):

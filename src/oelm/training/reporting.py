@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from oelm.costs.counting import model_flops
+from oelm.costs.inspection import model_flops
 from oelm.errors import OelmError
 from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import trained_shares

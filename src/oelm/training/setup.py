@@ -54,7 +54,6 @@ class Parts:
 
 def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE) -> Parts:
     device = world.own_device(choose_device(config.runtime.device, config.training.precision))
-    world.require_fit(config, device)
     if config.runtime.threads:
         torch.set_num_threads(config.runtime.threads)
     if device.type == "cpu":

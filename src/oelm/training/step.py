@@ -9,7 +9,7 @@ from torch import nn
 from oelm.training.config import TrainingSection
 from oelm.training.objectives import Objective
 from oelm.training.timing import StepTimer
-from oelm.training.world import ALONE, World
+from oelm.training.world import ALONE, World, gathered
 
 
 class TrainingStep:
@@ -54,7 +54,7 @@ class TrainingStep:
     def _apply_gradients(self, optimizer: torch.optim.Optimizer) -> float:
         self.scaler.unscale_(optimizer)
         trained = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = self.world.number(nn.utils.clip_grad_norm_(trained, self.settings.grad_clip or math.inf))
+        norm = gathered(nn.utils.clip_grad_norm_(trained, self.settings.grad_clip or math.inf)).item()
         if not self.scaler.is_enabled():  # the scaler itself skips a step whose gradients overflow
             self.require_number("the gradient norm", norm)
         self.scaler.step(optimizer)

@@ -43,9 +43,6 @@ class World:
     def own_device(self, device: torch.device) -> torch.device:
         return device
 
-    def require_fit(self, config: RunConfig, device: torch.device) -> None:
-        """Refuse what cannot be shared among the processes."""
-
     def connected(self, config: RunConfig, folder: RunFolder) -> contextlib.AbstractContextManager[None]:
         """All processes, agreed on what they are about to do; they leave together."""
         return contextlib.nullcontext()
@@ -102,9 +99,6 @@ class World:
 
     # Whole tensors
 
-    def number(self, value: Tensor) -> float:
-        return value.item()
-
     def whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors as one process would have them; only the first process gets them, but all must ask."""
         return dict(tensors)
@@ -115,3 +109,8 @@ class World:
 
 
 ALONE = World()
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """A tensor as one process would have it; all processes must ask."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
