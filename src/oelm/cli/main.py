@@ -2,39 +2,22 @@
 
 import contextlib
 import faulthandler
+import importlib
 import signal
 import sys
 from typing import NoReturn
 
 import typer
 
-from oelm.cli import (
-    bench,
-    claims,
-    compare,
-    dashboard,
-    data,
-    demo,
-    doctor,
-    estimate,
-    evaluate,
-    experiments,
-    export,
-    generate,
-    inspect,
-    probe,
-    recommend,
-    report,
-    run,
-    status,
-    tasks,
-    train,
-)
+from oelm.cli import claims, data, tasks
 from oelm.errors import OelmError, printable
 from oelm.files import explain
 
 # typer carries its own copy of click in some versions; the base class of its public exceptions is the right one.
 _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
+
+_FILES = {"methods": "inspect", "resume": "train", "watch": "status", "logs": "status", "stop": "status"}
+"""Where a command is that has no file of its own."""
 
 app = typer.Typer(
     help="Train Transformers whose attention never learns its queries and keys, and see exactly what that costs.",
@@ -43,32 +26,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("methods")(inspect.methods)
-app.command("inspect")(inspect.inspect)
+for name in (  # in the order of the help
+    *("demo", "methods", "inspect", "train", "resume", "experiments", "run", "status", "watch", "dashboard", "logs"),
+    *("stop", "generate", "evaluate", "probe", "export", "bench", "estimate", "compare", "claims", "recommend"),
+    *("report", "doctor"),
+):
+    file = importlib.import_module(f"oelm.cli.{_FILES.get(name, name)}")
+    app.command(name)(getattr(file, name))
+app.command("audit", hidden=True)(claims.claims)  # the name of `claims` until version 0.1
 data.app.command("task")(tasks.task)
 app.add_typer(data.app, name="data")
-app.command("train")(train.train)
-app.command("resume")(train.resume)
-app.command("experiments")(experiments.experiments)
-app.command("run")(run.run)
-app.command("status")(status.status)
-app.command("watch")(status.watch)
-app.command("dashboard")(dashboard.dashboard)
-app.command("logs")(status.logs)
-app.command("stop")(status.stop)
-app.command("generate")(generate.generate)
-app.command("evaluate")(evaluate.evaluate)
-app.command("probe")(probe.probe)
-app.command("export")(export.export)
-app.command("bench")(bench.bench)
-app.command("estimate")(estimate.estimate)
-app.command("compare")(compare.compare)
-app.command("claims")(claims.claims)
-app.command("audit", hidden=True)(claims.claims)  # its name until version 0.1
-app.command("recommend")(recommend.recommend)
-app.command("report")(report.report)
-app.command("doctor")(doctor.doctor)
 
 
 @app.callback(invoke_without_command=True)

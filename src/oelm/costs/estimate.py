@@ -52,13 +52,8 @@ class Machine:
         require_valid(self, "machine: ")
 
 
-MACHINES: dict[str, Machine] = {
-    "a100-80gb": Machine(),
-    "h100-80gb": Machine("h100-80gb", peak_flops=989e12, memory_bandwidth=3.35e12, link_bandwidth=50e9),
-    "cpu-core": Machine(
-        "cpu-core", 90e9, utilisation=0.75, memory_bytes=8e9, memory_bandwidth=8e9, link_bandwidth=1e9, overlap=0.0
-    ),
-}
+_TABLE: dict[str, Any] = read_yaml(Path(__file__).with_name("machines.yaml"), "table")
+MACHINES = {name: Machine(name, **row) for name, row in _TABLE.items()}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Run a plan: claim its folders, have somebody work on them, each run seen through its folder only.
 
-`Processes` are those of this machine, one per run, a few at a time; `engines` has clusters.
+`LocalWorkers` are processes of this machine, one per run, a few at a time; `engines` has clusters.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ class Job:
 
     @property
     def last_words(self) -> str:
-        return last_words(self.folder) if self.task else self.status.get("error", "it was never started")
+        return last_words(self.folder) if self.task is not None else self.status.get("error", "it was never started")
 
     def look(self) -> None:
         """Read its status; one that cannot be read is the trouble of this run alone."""
@@ -162,7 +162,7 @@ def claimed(planned: Sequence[PlannedRun]) -> Iterator[list[Job]]:
         yield jobs
 
 
-class Processes:
+class LocalWorkers:
     """Processes of this machine, one for every slot that is free."""
 
     def __init__(self, slots: Sequence[Slot], nproc: int = 1) -> None:

@@ -56,9 +56,12 @@ def learning_rate(step: int, settings: TrainingSection) -> float:
     return low + (high - low) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float, step: int = 0, rates: Rates | None = None) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, step: int, settings: TrainingSection, rates: Rates) -> float:
+    """Give every group its rate of this step; return everybody's."""
+    rate = learning_rate(step, settings)
     for group in optimizer.param_groups:
-        group["lr"] = rate * rates.at(group["rate_key"], step) if rates else rate
+        group["lr"] = rate * rates.at(group["rate_key"], step)
+    return rate
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

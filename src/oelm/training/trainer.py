@@ -31,13 +31,7 @@ from oelm.training.config import RunConfig
 from oelm.training.distributed import find_world
 from oelm.training.environment import allow_recompiling, environment
 from oelm.training.interruption import Interrupted, StopRequest
-from oelm.training.optimizer import (
-    build_optimizer,
-    learning_rate,
-    load_optimizer_tensors,
-    optimizer_tensors,
-    set_learning_rate,
-)
+from oelm.training.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors, set_learning_rate
 from oelm.training.reporting import Progress, Reporter
 from oelm.training.samples import sampler
 from oelm.training.step import TrainingStep, autocast
@@ -176,8 +170,7 @@ class Trainer:
         while self.step < settings.max_steps:
             self.step += 1
             self._follow_schedule()
-            rate = learning_rate(self.step, settings)
-            set_learning_rate(self.optimizer, rate, self.step, self.rates)
+            rate = set_learning_rate(self.optimizer, self.step, settings, self.rates)
             loss, norm = self.take_step(self.compiled, self.optimizer, self.step)
             self.reporter.stepped(loss)
             last = self.step == settings.max_steps

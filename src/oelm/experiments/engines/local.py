@@ -7,7 +7,7 @@ from functools import cached_property
 from oelm.errors import OelmError
 from oelm.experiments.engines import Engine
 from oelm.experiments.plan import PlannedRun
-from oelm.experiments.runner import Job, Processes, Slot, Watch, local_slots, run_all
+from oelm.experiments.runner import Job, LocalWorkers, Slot, Watch, local_slots, run_all
 
 
 @dataclass(frozen=True)
@@ -27,4 +27,4 @@ class Local(Engine):
         return None if self.places[0].gpus else max(1, usable_cores() // (len(self.places) * self.nproc))
 
     def run(self, planned: Sequence[PlannedRun], watch: Watch | None = None) -> list[Job]:
-        return run_all(planned, Processes(self.places, self.nproc), watch)
+        return run_all(planned, LocalWorkers(self.places, self.nproc), watch)
