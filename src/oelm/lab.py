@@ -56,7 +56,8 @@ def load_runs(folder: Runs) -> list[dict[str, Any]]:
         settings = {key: value for key, value in run.config.items() if key not in facts}
         outcome = {key: value for key, value in (run.result or {}).items() if key not in facts}
         flat = flatten({**settings, **outcome})
-        rows.append({**facts, "step": run.step, **{key: _cell(value) for key, value in flat.items()}})
+        cells = {key: ", ".join(map(str, v)) if isinstance(v, list) else v for key, v in flat.items()}
+        rows.append({**facts, "step": run.step, **cells})
     keys = dict.fromkeys(key for row in rows for key in row)
     return [{key: row.get(key) for key in keys} for row in rows]
 
@@ -129,7 +130,3 @@ def require_alone(command: str, then: str) -> None:
 def _paths(runs: Runs) -> list[str | Path]:
     given = [runs] if isinstance(runs, str | Path) else list(runs)
     return [str(one["run"]) if isinstance(one, Mapping) else one for one in given]
-
-
-def _cell(value: Any) -> Any:
-    return ", ".join(map(str, value)) if isinstance(value, list) else value

@@ -113,16 +113,16 @@ def compare_step_times(
     settings: TrainingSection,
     *,
     rounds: int,
-    reference: str = "baseline",
     device: str = "cpu",
     compiled: bool = False,
     checkpointing: bool = False,
 ) -> dict[str, Any]:
-    """Step-time ratios of methods to the reference, beside the ratio that their FLOPs predict, for step_time.json.
+    """Step-time ratios of methods to the baseline, beside the ratio that their FLOPs predict, for step_time.json.
 
     A method that trains other weights at other steps has no step time of its own and is left out.
     """
     length = settings.sequence_length or config.max_seq_len
+    reference = "baseline"
     names = [name for name in dict.fromkeys([reference, *methods]) if not method(name).moves]
     how: dict[str, Any] = {"device": torch.device(device), "compiled": compiled, "checkpointing": checkpointing}
     _, seconds, compared = _timed(names, config, settings, rounds, keep_freed=True, **how)

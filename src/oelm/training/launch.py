@@ -64,7 +64,8 @@ def launch(
             if not failures:
                 return 0
             cause = _cause(failures)
-            place = _place(folder)
+            kept = newest_valid(folder.checkpoints)
+            place = f"from the checkpoint of step {kept.step}" if kept else "from the start (no checkpoint yet)"
             if stop.signal_number is not None:
                 return 128 + stop.signal_number
             if cause.exit_code in _LAST_WORDS:
@@ -121,8 +122,3 @@ def _cause(failures: Sequence[Failure]) -> Failure:
     """The process that failed first; those that only lost it, or were ended by us, come after."""
     after = (-signal.SIGTERM, PeerLost.exit_code)
     return min(failures, key=lambda failure: failure.exit_code in after)
-
-
-def _place(folder: RunFolder) -> str:
-    checkpoint = newest_valid(folder.checkpoints)
-    return f"from the checkpoint of step {checkpoint.step}" if checkpoint else "from the start (no checkpoint yet)"
