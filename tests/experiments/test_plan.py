@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from oelm.analysis.compare.results import load_runs
 from oelm.errors import OelmError
 from oelm.experiments import sources, suite
 from oelm.experiments.entries import catalog, chosen, experiment, suites
@@ -96,7 +97,7 @@ def test_an_unreadable_folder_is_no_obstacle_to_planning(workplace):
     assert len(planned("phase2")) == 2
 
 
-ENCODERS = [name for name in catalog() if experiment(name).task is not None]
+ENCODERS = [name for name in catalog() if experiment(name).task is not None and name not in suites()["transfer"]]
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -121,6 +122,20 @@ def test_every_encoder_entry_runs_at_smoke_scale_and_knows_its_full_size(smoke, 
     rows = full.config.training.batch_size * full.config.training.accumulation
     assert facts["steps"] == pytest.approx(3 * 64 / rows * fewer["steps"], rel=1e-3)
     assert fewer["memory_bytes"] > facts["memory_bytes"]
+
+
+def test_transfer_fine_tunes_what_was_pretrained_and_has_its_control(smoke):
+    with pytest.raises(OelmError, match=r"runs/transfer-pretrain/baseline-0 is no run; train it first"):
+        smoke("transfer-sst2", seeds=[0])
+    for run in smoke("transfer-pretrain", seeds=[0]):
+        train(run.config, run.folder)
+    for name in suites()["transfer"][1:]:
+        run = smoke(name, seeds=[0])[-1]
+        assert run.config.model.name == (None if "scratch" in name else "runs/transfer-pretrain/{method}-{seed}")
+        result = train(run.config, run.folder)
+        assert result["method"] == "signs_qk" and result["frozen_verified"] and "accuracy" in result["final"]
+    records = [arm for comparison in load_runs("runs").comparisons for arm in comparison.arms]
+    assert len(records) == 8  # four pretrained, four fine-tuned
 
 
 @pytest.mark.parametrize("name", [n for n in catalog() if experiment(n).data is not None and n != "demo"])

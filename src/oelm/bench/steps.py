@@ -74,7 +74,7 @@ def random_text(vocab_size: int, length: int, settings: TrainingSection, device:
     count = RANDOM_BATCHES * settings.batch_size * length + 1
     dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     tokens = cast(np.memmap, np.random.default_rng(0).integers(vocab_size, size=count, dtype=dtype))
-    data = TokenData(Path("random text"), {}, train=tokens, validation=tokens)
+    data = TokenData(Path("random text"), {"splits": {"validation": {}}}, train=tokens, validation=tokens)
     return LanguageModelling(data, settings, length=length, seed=0, device=device)
 
 

@@ -13,7 +13,7 @@ from oelm.errors import OelmError
 from oelm.freezing.methods import method as find_method
 from oelm.models.shape import GPTConfig
 from oelm.runs import STEPS_OF_DATA, RunFolder
-from oelm.training.config import ModelSection, RunConfig, options, with_settings
+from oelm.training.config import RunConfig, options, with_settings
 from oelm.training.tracking import require_installed
 
 PUBLISHED_EPOCHS = 3.0
@@ -45,7 +45,8 @@ def train(
             "--model",
             "--encoder",
             rich_help_panel=PANELS["model"],
-            help="Instead of our GPT: any language model of transformers, as a hub name, a folder or a config.json.",
+            help="Instead of our GPT: any language model of transformers, as a hub name, a folder or a config.json; or "
+            "a run of ours: its own --method keeps what it froze frozen, baseline trains everything.",
         ),
     ] = None,
     positions: Annotated[str | None, typer.Option(help="learned or rotary. (default: rotary)")] = None,
@@ -94,7 +95,7 @@ def train(
     )
     if dataset or task:
         check_size(run_config)  # a misspelt setting is refused before data is prepared
-        run_config.data.path = _data_path(dataset, task, data_path, run_config.model)
+        run_config.data.path = _data_path(dataset, task, data_path, run_config)
     _run(run_config, out or lab.run_folder(run_config), as_json, quiet, verbose, max_restarts=max_restarts)
 
 
@@ -208,7 +209,7 @@ def _forget_data(values: dict[str, Any]) -> None:
             training.pop(name, None)
 
 
-def _data_path(dataset: str | None, task: str | None, files: Path | None, model: ModelSection) -> str:
+def _data_path(dataset: str | None, task: str | None, files: Path | None, config: RunConfig) -> str:
     """The prepared folder; a task is tokenised for its model when it is first asked for."""
     from oelm import lab
 
@@ -216,8 +217,10 @@ def _data_path(dataset: str | None, task: str | None, files: Path | None, model:
         lab.require_alone(f"oelm data task {task}", "its folder as --dataset")
         from oelm.data.labelled import prepare_task
         from oelm.data.tasks import TaskSource, find_task
+        from oelm.training.start import model_folder
 
-        named = Path(model.name or "bpe:4096")  # a config.json has its tokenizer, if any, beside it
+        start = model_folder(config.model.name, config.method_name, config.seed) if config.model.name else "bpe:4096"
+        named = Path(start)  # a config.json has its tokenizer, if any, beside it
         spec = str(named.parent if named.name == "config.json" else named)
         return str(prepare_task(TaskSource(find_task(task), files), spec).path)
     assert dataset is not None

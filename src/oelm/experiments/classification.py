@@ -17,6 +17,7 @@ from oelm.experiments.plan import PreparedData
 from oelm.experiments.sources import data_root
 from oelm.records import named_model
 from oelm.training.config import with_settings
+from oelm.training.start import model_folder
 
 TOY_ROWS = {"train": 96, "validation": 24}
 
@@ -33,7 +34,7 @@ def prepare_rows(experiment: Experiment, settings: Sequence[str], given: Path | 
     source = TaskSource(found, _files(experiment, given), task.language, **chosen)
     data = prepare_task(
         source,
-        named_model(model).get("name") or task.tokenizer,
+        model_folder(named_model(model).get("name") or task.tokenizer, experiment.arms[0], experiment.seeds[0]),
         _folder(experiment),
         max_length=experiment.training.get("sequence_length") or MAX_LENGTH,
         train_rows=task.train_rows,

@@ -42,6 +42,9 @@ def plan_experiments(
     planned: list[PlannedRun] = []
     for experiment in experiments:
         root = out / experiment.name
+        text = experiment.model_dump_json()
+        if "{runs}" in text:  # models and tokenizers that another experiment makes
+            experiment = Experiment.model_validate_json(text.replace("{runs}", json.dumps(str(out))[1:-1]))
         data: TokenData | PreparedData
         if not prepare_data:
             data = classification.expected(experiment) if experiment.task else sources.expected(experiment)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from oelm.errors import OelmError
 from oelm.freezing.apply import restore
-from oelm.freezing.projections import described_in
+from oelm.freezing.projections import CONFIG_KEY, described_in
 from oelm.models.kernels import vocabulary_loss
 from oelm.models.known import KNOWN, family, named_config
 
@@ -106,7 +106,7 @@ def build(objective: str, config: Any, weights: str | Path | None) -> nn.Module:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # a new head is what we want, not news
     try:
-        if weights is None or described_in(weights):
+        if weights is None or (described_in(weights) and not getattr(config, CONFIG_KEY, None)):
             model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
             model = model if weights is None else restore(model, weights)
         else:

@@ -26,6 +26,7 @@ from oelm.runs import RunFolder, checkpoint_bytes
 from oelm.training.config import RunConfig
 from oelm.training.environment import keep_freed_memory
 from oelm.training.objectives import LanguageModelling, Objective
+from oelm.training.start import freeze_again
 from oelm.training.world import ALONE, World
 
 HASHED_BYTES = 4 * 10**9
@@ -50,6 +51,13 @@ class Parts:
     start_from: str | None = None
     """Pretrained weights to start with."""
     world: World = ALONE
+    frozen_by: FreezeReport | None = None
+    """What stays frozen of the run that it starts from."""
+
+    def freeze(self, model: nn.Module, pretrained: bool | None = None) -> FreezeReport:
+        if self.frozen_by is not None:
+            return freeze_again(model, self.frozen_by)
+        return freeze(model, self.config.method, seed=self.config.seed, pretrained=pretrained)
 
 
 def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE) -> Parts:
@@ -157,7 +165,7 @@ def classifier_parts(
     from oelm.training.stock import require_fit
 
     require_length(config, data)
-    require_fit(shape, config.model.name, data, fresh=start_from is None)
+    require_fit(shape, start_from or config.model.name, data, fresh=start_from is None)
     with torch.device("meta"):
         segments = config.training.segments and reads_segments(build_classifier(shape, None))
     with_steps(config, data)
@@ -213,7 +221,7 @@ def choose_device(wanted: str, precision: str) -> torch.device:
 def _require_space(parts: Parts, folder: RunFolder) -> None:
     """Build and freeze without memory: the method must fit the model, and the disk must hold its checkpoints."""
     with torch.device("meta"):
-        report = freeze(parts.build_model(None), parts.config.method, seed=parts.config.seed)
+        report = parts.freeze(parts.build_model(None))
     Schedule.of(report, parts.config.training.max_steps)  # a schedule that the run cannot keep is refused here
     if parts.config.runtime.strategy != "fsdp":  # which shares them out
         _require_memory(report, parts.device)

@@ -1,5 +1,6 @@
 """The parts of a run with a model of transformers: what fits it, and what it is trained for."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from oelm.training.setup import (
     require_length,
     with_steps,
 )
+from oelm.training.start import frozen_by, model_folder
 from oelm.training.world import World
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ _KINDS = {TokenData: "corpus", PairData: "pairs", TaskData: "task"}
 
 def stock_parts(config: RunConfig, data: Data, device: torch.device, world: World) -> Parts:
     section = config.model
-    name, fresh = str(section.name), section.fresh
+    name, fresh = model_folder(str(section.name), config.method_name, config.seed), section.fresh
+    frozen = None if fresh else frozen_by(name, config)
     shape = stock.stock_config(name, fresh=fresh, overrides=section.overrides)
     chosen = stock.objective_of(shape, name, section.objective, _KINDS[type(data)])
     if fresh:
@@ -47,11 +50,11 @@ def stock_parts(config: RunConfig, data: Data, device: torch.device, world: Worl
     if isinstance(data, TaskData):
         section.objective = None  # the data say it; so records are as before
         shape = classifiers.encoder_config(name, data.classes, shape)
-        return classifier_parts(config, data, device, world, shape, start_from)
+        return replace(classifier_parts(config, data, device, world, shape, start_from), frozen_by=frozen)
     section.objective = chosen  # type: ignore[assignment]
     require_fit(shape, name, data, fresh=fresh)
     objective = _objective(chosen, shape, config, data, {"seed": config.seed, "device": device, "world": world})
-    return Parts(config, data, objective, device, partial(stock.build, chosen, shape), start_from, world)
+    return Parts(config, data, objective, device, partial(stock.build, chosen, shape), start_from, world, frozen)
 
 
 def _objective(

@@ -21,7 +21,7 @@ from torch import nn
 
 from oelm.errors import OelmError
 from oelm.files import write_atomically
-from oelm.freezing.apply import freeze, freeze_from_report, verify_frozen
+from oelm.freezing.apply import freeze_from_report, verify_frozen
 from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import Rates, Schedule, advance
 from oelm.runs import DIVERGED, FAILED, FINISHED, INTERRUPTED, RUNNING, RunFolder, config_differences, failure
@@ -101,8 +101,7 @@ class Trainer:
         with reading:
             self.model: nn.Module = parts.build_model(weights).to(self.world.home(self.device))
         if checkpoint is None:
-            pretrained = parts.start_from is not None
-            report = freeze(self.model, self.config.method, seed=self.config.seed, pretrained=pretrained)
+            report = parts.freeze(self.model, pretrained=parts.start_from is not None)
             self.freeze_report = FreezeReport.from_dict(self.world.from_leader(self.model, report.to_dict()))
             folder.truncate_records(-1)
         else:
