@@ -111,12 +111,12 @@ def data_folder(name: str, note: Callable[[str], None] = lambda remark: None) ->
     return tokens.find(name)
 
 
-def run_folder(config: RunConfig) -> Path:
+def run_folder(config: RunConfig, *, of_all: bool = False) -> Path:
+    """Where a run goes; `of_all` methods and seeds, the folder above their runs."""
     named = Path(config.model.name or config.model.size)
     model = named.parent.name if named.name == "config.json" else named.name
-    return Path("runs") / folder_name(
-        "-".join([Path(config.data.path).name, model, config.method_name, str(config.seed)])
-    )
+    own = [] if of_all else [config.method_name, str(config.seed)]
+    return Path("runs") / folder_name("-".join([Path(config.data.path).name, model, *own]))
 
 
 def require_alone(command: str, then: str) -> None:

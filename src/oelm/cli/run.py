@@ -1,4 +1,4 @@
-"""`oelm run ID|SUITE…`: published experiments and comparisons by name, as a queue of runs."""
+"""`oelm run ID|SUITE|FILE…`: experiments of the catalog or of your own files, as a queue of runs."""
 
 import json
 from pathlib import Path
@@ -11,16 +11,20 @@ from oelm.cli.console import command_console
 from oelm.cli.progress import SuiteBoard
 from oelm.errors import OelmError
 from oelm.training.tracking import require_installed
-from oelm.validation import plain_number
+from oelm.validation import SECONDS, amount, plain_number
 
 if TYPE_CHECKING:
+    from oelm.experiments.engines import Engine
     from oelm.experiments.entries import Experiment
     from oelm.experiments.plan import PlannedRun
     from oelm.experiments.runner import Job
+    from oelm.training.config import RunConfig
 
 
 def run(
-    names: Annotated[list[str], typer.Argument(help="Names from 'oelm experiments'.", metavar="ID|SUITE…")],
+    names: Annotated[
+        list[str], typer.Argument(help="Names from 'oelm experiments', or files: mine.yaml.", metavar="ID|SUITE|FILE…")
+    ],
     scale: Annotated[str, typer.Option(help="full (as published), mini (real text, a CPU) or smoke.")] = "full",
     seeds: Annotated[str | None, typer.Option(help="Seeds, e.g. 0,1,2. (default: the catalog's)")] = None,
     settings: Annotated[
@@ -39,7 +43,13 @@ def run(
         Path | None,
         typer.Option(help="Folder with local corpora (tinystories/, wikitext-2/ …). (default: the hub)"),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Where the run folders go. (default: runs/SCALE)")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where the run folders go. (default: runs/SCALE; of own files: runs)")
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Say what fits into this time, e.g. 2h or 90m, by trying a few steps, and run only that."),
+    ] = None,
     time_steps: Annotated[
         bool, typer.Option("--time", help="Afterwards time the arms' steps side by side, here, on an idle machine.")
     ] = False,
@@ -50,22 +60,30 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run and what it needs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the runs and their outcome as JSON.")] = False,
 ) -> None:
-    """Run experiments of the catalog. Finished runs are not repeated, interrupted ones go on: just run it again.
+    """Run experiments of the catalog, or of a file of your own.
+
+    Finished runs are not repeated, interrupted ones go on: just run it again.
 
     Ctrl-C checkpoints and stops all runs. Watch from elsewhere with 'oelm watch'; report with 'oelm report'.
 
+    A file of your own has the form of the catalog's: data (a prepared name), methods, seeds, model, training.
+
     Example: oelm run GPT-01 GPT-02 --scale smoke
+    Example: oelm run my-experiment.yaml --budget 2h --time
     """
     from oelm.experiments.engines import find_engine
-    from oelm.experiments.entries import chosen
-    from oelm.experiments.plan import unique
-    from oelm.experiments.suite import plan_experiments, time_planned
+    from oelm.experiments.entries import chosen, is_file
+    from oelm.experiments.suite import plan_experiments
 
     if track:
         require_installed(track)
         settings = [*(settings or []), f"runtime.trackers=[{','.join(track)}]"]
+    if budget and (dry_run or engine != "local"):
+        other = "--dry-run starts nothing" if dry_run else f"of --engine {engine} nobody knows the places"
+        raise OelmError(f"--budget {budget} tries a few steps of every arm here, but {other}; leave one of them out")
+    seconds = amount("--budget", budget, SECONDS) if budget else None
     experiments = chosen(names, scale)
-    root = out or Path("runs") / scale
+    root = out or (Path("runs") if all(map(is_file, names)) else Path("runs") / scale)
     queue = find_engine(
         engine, gpus=_numbers("--gpus", gpus), slots=slots, nproc=nproc, address=address, scheduler_options=slurm or ()
     )
@@ -82,11 +100,54 @@ def run(
     if dry_run:
         _preview(planned, experiments, as_json)
         return
+    work_off(planned, queue, root, time_steps=time_steps, budget=seconds, as_json=as_json)
+
+
+def work_off(
+    planned: "list[PlannedRun]",
+    queue: "Engine",
+    root: Path,
+    *,
+    time_steps: bool = False,
+    budget: float | None = None,
+    as_json: bool = False,
+) -> None:
+    """Run a plan, or what of it fits into the budget (in seconds); time its arms; say what came of it."""
+    from oelm.experiments.budget import within
+    from oelm.experiments.engines.local import Local
+    from oelm.experiments.plan import unique
+    from oelm.experiments.suite import time_planned
+
+    runs = unique(planned)
+    if budget is not None:
+        assert isinstance(queue, Local)
+        runs = within(runs, budget, queue, say=lambda message: typer.echo(message, err=True))
     with SuiteBoard(quiet=as_json) as board:
-        jobs = queue.run(unique(planned), watch=board.show)
+        jobs = queue.run(runs, watch=board.show)
         if time_steps and not any(job.failed or job.stopped for job in jobs):
             time_planned(planned, say=board.say)
     _conclude(jobs, root, as_json)
+
+
+def train_several(
+    config: "RunConfig",
+    methods: str | None,
+    seeds: str | None,
+    root: Path | None,
+    time_steps: bool,
+    as_json: bool,
+) -> None:
+    """`oelm train --methods a,b --seeds 0,1`: an experiment without a file, here."""
+    from oelm.experiments.engines import find_engine
+    from oelm.experiments.plan import several
+    from oelm.lab import run_folder
+
+    names = [name.strip() for name in methods.split(",")] if methods else [config.method_name]
+    queue = find_engine("local", nproc=config.runtime.nproc)
+    config.runtime.threads = config.runtime.threads or queue.threads
+    root = root or run_folder(config, of_all=True)
+    planned = several(config, names, _numbers("--seeds", seeds) or [config.seed], root)
+    work_off(planned, queue, root, time_steps=time_steps, as_json=as_json)
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:

@@ -59,6 +59,13 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.weight_decay=0.05. Repeatable."),
     ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Several methods, e.g. baseline,oelm_freeze: a run of each for every seed.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: a run of each.")] = None,
+    time_steps: Annotated[
+        bool, typer.Option("--time", help="Of several methods: afterwards time their steps side by side.")
+    ] = False,
     max_restarts: MaxRestarts = 0,
     port: Port = 0,
     as_json: AsJson = False,
@@ -72,6 +79,7 @@ def train(
     The study's flag names (--model_type, --max_lr, --max_steps, --out_dir) work too.
 
     Example: oelm train --method oelm_freeze --dataset fables --max-steps 300
+    Example: oelm train --methods baseline,oelm_freeze --seeds 0,1,2 --time --dataset fables --max-steps 300
     Example: oelm train --method oelm_freeze --dataset fables --nproc 2
     Example: oelm train --method oelm_freeze --task sst2 --model google-bert/bert-base-uncased --max-lr 1e-4
     Example: oelm train --method oelm_freeze --dataset wikitext2 --model config.json --fresh --objective masked
@@ -80,8 +88,10 @@ def train(
 
     if task and dataset:
         raise OelmError(f"--task {task} and --dataset {dataset} exclude each other; a prepared task is a --dataset")
-    if given["method"]:
-        find_method(given["method"])  # a misspelt name is refused before data is looked for
+    if methods and given["method"]:
+        raise OelmError(f"--method {given['method']} and --methods {methods} exclude each other; put it into the list")
+    for name in (methods or given["method"] or "baseline").split(","):
+        find_method(name.strip())  # a misspelt name is refused before data is looked for
     if not (dataset or task or config):
         raise OelmError(
             "no data given; add --dataset NAME ('oelm data list' shows what is prepared; 'fables' is built in)"
@@ -96,6 +106,11 @@ def train(
     if dataset or task:
         check_size(run_config)  # a misspelt setting is refused before data is prepared
         run_config.data.path = _data_path(dataset, task, data_path, run_config)
+    if methods or seeds or time_steps:
+        from oelm.cli.run import train_several
+
+        train_several(run_config, methods, seeds, out, time_steps, as_json)
+        return
     _run(run_config, out or lab.run_folder(run_config), as_json, quiet, verbose, max_restarts=max_restarts)
 
 

@@ -1,4 +1,4 @@
-"""The catalog: every published experiment and our own comparisons, by name, at three scales. Reads data; no torch.
+"""Experiments as data: the catalog, by name, at three scales, and users' own files of the same form. No torch.
 
 >>> experiment("GPT-02").arms, experiment("GPT-02").published.perplexity
 (['oelm_freeze'], 4.6857)
@@ -11,24 +11,26 @@
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from oelm.data.corpora import CORPORA
 from oelm.errors import OelmError, unknown
 from oelm.training.config import Section, one_line
 from oelm.validation import require_name
-from oelm.yaml_files import parse_yaml
+from oelm.yaml_files import parse_yaml, read_yaml
 
 SCALES = ("full", "mini", "smoke")
 
 
 class DataRecipe(Section):
-    """Text for a language model: what 'oelm data prepare' is asked for."""
+    """Data that are prepared already, or text for a language model: what 'oelm data prepare' is asked for."""
 
-    corpus: str
-    tokenizer: str
+    path: str | None = Field(None, description="prepared data, by name or folder, instead of a corpus")
+    corpus: str = ""
+    tokenizer: str = ""
     megabytes: float = 2.0
     validation_megabytes: float = 0.15
     folder: str | list[str] | None = Field(
@@ -37,6 +39,19 @@ class DataRecipe(Section):
     download: bool = Field(True, description="whether the hub may stand in for that folder")
     documents: int | None = Field(None, ge=1, description="from the hub, only the first so many training documents")
     validation_documents: int | None = Field(None, ge=1, description="the same for validation")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "DataRecipe":
+        if self.path is not None and (self.corpus or self.tokenizer):
+            raise ValueError(f"path {self.path!r} names prepared data; leave corpus and tokenizer out")
+        if self.path is None and self.corpus not in CORPORA:
+            raise ValueError(
+                f"{unknown('corpus', self.corpus, CORPORA)}; any other text is prepared first (oelm data prepare) "
+                "and then named: data: NAME"
+            )
+        if self.path is None and not self.tokenizer:
+            raise ValueError(f"a tokenizer for {self.corpus} is missing, e.g. bpe:2048")
+        return self
 
 
 class TaskRecipe(Section):
@@ -89,7 +104,7 @@ class Experiment(Section):
     """Arms × variants × seeds of one model on one data set, at one scale."""
 
     name: str
-    summary: str
+    summary: str = ""
     scale: str = "full"
     data: DataRecipe | None = None
     task: TaskRecipe | None = None
@@ -100,20 +115,39 @@ class Experiment(Section):
     variants: list[Variant] = Field(default_factory=list)
     published: Published | None = None
     questions: list[Question] = Field(default_factory=list)
+    _file: str = PrivateAttr("")
+
+    @property
+    def where(self) -> str:
+        """How errors call it."""
+        return f"experiment file {self._file}: {self.name}" if self._file else self.name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, values: Any) -> Any:
+        """`data: NAME` is data that are prepared; methods are what the arms of an experiment are."""
+        values = dict(values)
+        if isinstance(values.get("data"), str):
+            values["data"] = {"path": values["data"]}
+        if "methods" in values and "arms" not in values:
+            values["arms"] = values.pop("methods")
+        if isinstance(values.get("arms"), str):
+            values["arms"] = [name.strip() for name in values["arms"].split(",")]
+        if isinstance(values.get("seeds"), int):
+            values["seeds"] = [values["seeds"]]
+        return values
 
     @model_validator(mode="after")
     def _one_kind(self) -> "Experiment":
         if (self.data is None) == (self.task is None):
-            raise ValueError("an experiment has either data (a language model) or a task (an encoder)")
-        if self.data and self.data.corpus not in CORPORA:
-            raise ValueError(str(unknown("corpus", self.data.corpus, CORPORA)))
+            raise ValueError("an experiment has either data or a task; give one of them, e.g. data: fables-bpe1024")
         for part in (self.name, *(variant.name or "-" for variant in self.variants)):
             require_name("experiment", part)
         return self
 
     @property
     def dataset(self) -> str:
-        return self.data.corpus if self.data else self.task.name  # type: ignore[union-attr]
+        return (self.data.corpus or str(self.data.path)) if self.data else self.task.name  # type: ignore[union-attr]
 
 
 def catalog() -> list[str]:
@@ -134,21 +168,51 @@ def experiment(name: str, scale: str = "full") -> Experiment:
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     values = at_scale(_entries()[known[name.lower()]], scale)
+    return _validated(values, scale, f"catalog entry {name!r} is not valid at scale {scale}")
+
+
+def experiments_in(file: Path, scale: str = "full") -> list[Experiment]:
+    """The experiments of a user's own file, of the same form as the catalog's; only its own scales change them."""
+    content = read_yaml(file, "experiment file")
+    if not isinstance(content, dict):
+        raise OelmError(
+            f"experiment file {file} holds no mapping; it needs data, methods and seeds (docs/experiments.md)"
+        )
+    several = isinstance(content.get("experiments"), dict)
+    found = []
+    for name, entry in _entries_of(content if several else {"name": file.stem, **content}, str(file)).items():
+        scales = entry.pop("scales", None) or {}
+        if scale != "full" and scale not in scales:
+            known = ", ".join(["full", *scales])
+            raise OelmError(f"experiment file {file}: {name} has no scale {scale!r}; its scales: {known}")
+        found.append(_validated(merged(entry, scales.get(scale, {})), scale, f"experiment file {file}"))
+        found[-1]._file = str(file)
+    return found
+
+
+def _validated(values: dict[str, Any], scale: str, where: str) -> Experiment:
     try:
         return Experiment.model_validate({**values, "scale": scale})
     except ValidationError as error:
-        problems = one_line(error, Experiment, "key")
-        raise OelmError(f"catalog entry {name!r} is not valid at scale {scale}: {problems}") from None
+        raise OelmError(f"{where}: {one_line(error, Experiment, 'key')} (docs/experiments.md has an example)") from None
 
 
 def chosen(names: Iterable[str], scale: str = "full") -> list[Experiment]:
-    """The experiments meant by names of experiments and suites, each once, in the order given."""
+    """The experiments meant by names of experiments and suites, and by files, each once, in the order given."""
     known = {suite.lower(): suite for suite in read("suites")}
-    members: dict[str, None] = {}
+    found: dict[str, Experiment] = {}
     for name in names:
-        found = _members(known[name.lower()]) if name.lower() in known else [experiment(name).name]
-        members.update(dict.fromkeys(found))
-    return [experiment(name, scale) for name in members]
+        if is_file(name):
+            found.update({one.name: one for one in experiments_in(Path(name), scale)})
+            continue
+        members = _members(known[name.lower()]) if name.lower() in known else [experiment(name).name]
+        found.update({member: experiment(member, scale) for member in members if member not in found})
+    return list(found.values())
+
+
+def is_file(name: str) -> bool:
+    """Whether a word names an experiment file rather than an experiment."""
+    return name.endswith((".yaml", ".yml"))
 
 
 def at_scale(entry: dict[str, Any], scale: str) -> dict[str, Any]:
@@ -187,15 +251,27 @@ def read(name: str) -> dict[str, Any]:
 
 @cache
 def _entries() -> dict[str, dict[str, Any]]:
-    """All experiments; a file has either one of them, or several with what they share."""
+    """All experiments of the catalog's files."""
     entries: dict[str, dict[str, Any]] = {}
     for file in sorted(resources.files("oelm.experiments").joinpath("catalog").iterdir(), key=lambda file: file.name):
         content = read(file.name.removesuffix(".yaml")) if file.name.endswith(".yaml") else {}
-        if "name" in content:
-            entries[content["name"]] = content
-        for name, entry in content.get("experiments", {}).items():
-            entries[name] = merged(content.get("defaults", {}), {"name": name, **entry})
+        entries |= _entries_of(content, file.name)
     return entries
+
+
+def _entries_of(content: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:
+    """A file has either one experiment, or several with what they share."""
+    if "name" in content:
+        return {str(content["name"]): dict(content)}
+    entries, shared = content.get("experiments", {}), content.get("defaults") or {}
+    for name, entry in {"defaults": shared, **entries}.items():
+        if not isinstance(entry, dict):
+            raise OelmError(
+                f"experiment file {file}: {name} is {entry!r}; give its keys and values, e.g. data, methods, seeds"
+            )
+    if entries and (others := [key for key in content if key not in ("defaults", "experiments")]):
+        raise OelmError(f"experiment file {file}: key {others[0]!r} belongs into an experiment, or into defaults")
+    return {str(name): merged(shared, {"name": str(name), **entry}) for name, entry in entries.items()}
 
 
 def _members(suite: str) -> list[str]:

@@ -60,6 +60,17 @@ def plan(
     ]
 
 
+def several(config: RunConfig, methods: Sequence[str], seeds: Sequence[int], root: Path) -> list[PlannedRun]:
+    """One config with each of these methods and seeds: an experiment without a file."""
+    planned = []
+    for seed in seeds:
+        for name in methods:
+            one = RunConfig.parse({**config.to_dict(), "method": name, "seed": seed})
+            folder = root / folder_name(f"{one.method_name}-{seed}")
+            planned.append(PlannedRun(one.method_name, seed, one, folder, root.name))
+    return planned
+
+
 def share(planned: Iterable[PlannedRun], root: Path) -> list[PlannedRun]:
     """Give runs that compute the same the same folder: one below `root` that is there already, or the first planned.
 
@@ -126,4 +137,4 @@ def _config(
     try:
         return RunConfig.parse(with_settings(values, list(settings)))
     except OelmError as error:
-        raise OelmError(f"{experiment.name}: {error}") from None
+        raise OelmError(f"{experiment.where}: {error}") from None

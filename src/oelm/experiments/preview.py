@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from oelm.costs.inspection import TASK_LENGTH, Costs, costs_of
+from oelm.data.labelled import MANIFEST
 from oelm.data.tokenization import bpe_size
-from oelm.data.tokens import read_manifest
+from oelm.data.tokens import TokenData, read_manifest
 from oelm.errors import OelmError
 from oelm.experiments.entries import Experiment, read
 from oelm.experiments.plan import PlannedRun
@@ -22,12 +23,17 @@ def preview(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
     What cannot be known before the model is there is None.
     """
     settings = run.config.training
-    costs = _classifier(run, experiment) if experiment.task else _language_model(run, experiment)
-    steps, passes = _task_length(run, experiment) if experiment.task else (settings.max_steps, None)
+    costs: Costs | None = None
+    passes = None
+    if experiment.task:
+        costs, (steps, passes) = _classifier(run, experiment), _task_length(run, experiment)
+    else:
+        steps, corpus = steps_of(run), corpus_tokens(run)
+        rows = (Path(run.config.data.path) / MANIFEST).is_file()
+        costs = _language_model(run, experiment) if run.config.model.size and not rows else None
     length = costs.sequence_length if costs else settings.sequence_length or TASK_LENGTH
     tokens = steps * settings.accumulation * settings.batch_size * length
     if experiment.data is not None:
-        corpus = corpus_tokens(run)
         passes = tokens / corpus if corpus else None
     return {
         "experiment": experiment.name,
@@ -46,9 +52,24 @@ def preview(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
     }
 
 
+def steps_of(run: PlannedRun) -> int:
+    """Optimizer steps; of epochs, as many as its data make."""
+    settings = run.config.training
+    if settings.max_steps:
+        return settings.max_steps
+    from oelm.training.setup import open_data
+
+    data = open_data(Path(run.config.data.path))
+    if isinstance(data, TokenData):
+        raise OelmError(f"epochs {settings.epochs:g} are for classification and pairs; give max_steps for {data.path}")
+    return data.steps(settings.epochs or 1, settings.batch_size, settings.accumulation)
+
+
 def _language_model(run: PlannedRun, experiment: Experiment) -> Costs:
     assert experiment.data is not None
     model, vocabulary = run.config.model, bpe_size(experiment.data.tokenizer) or GPT2_VOCABULARY
+    if experiment.data.path:
+        vocabulary = read_manifest(Path(run.config.data.path))["tokenizer"]["vocab_size"]
     costs = costs_of(model.size, run.config.method, vocab_size=vocabulary, **_how(run), **model.overrides)
     longest = costs.config["max_seq_len"]
     if costs.sequence_length > longest:

@@ -38,6 +38,16 @@ def prepare_at_scale(
     return prepare(source_of(recipe, root), _folder(experiment), tokenizer)
 
 
+def prepared(experiment: Experiment, say: Callable[[str], None] = lambda message: None) -> PreparedData:
+    """Data that an experiment names as prepared."""
+    from oelm.lab import data_folder
+
+    try:
+        return PreparedData(data_folder(str(_recipe(experiment).path), say))
+    except OelmError as error:
+        raise OelmError(f"{experiment.where}: {error}") from None
+
+
 def expected(experiment: Experiment) -> PreparedData:
     """Where the tokens are or will be, without preparing them."""
     folder = _folder(experiment)

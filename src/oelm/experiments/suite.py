@@ -46,7 +46,9 @@ def plan_experiments(
         if "{runs}" in text:  # models and tokenizers that another experiment makes
             experiment = Experiment.model_validate_json(text.replace("{runs}", json.dumps(str(out))[1:-1]))
         data: TokenData | PreparedData
-        if not prepare_data:
+        if experiment.data and experiment.data.path:
+            data = sources.prepared(experiment, say)
+        elif not prepare_data:
             data = classification.expected(experiment) if experiment.task else sources.expected(experiment)
         elif experiment.task:
             data = classification.prepare_rows(experiment, settings, data_root)
@@ -96,6 +98,9 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 48, say: Say = 
     for run in planned:
         if (Path(run.config.data.path) / MANIFEST).is_file():
             say(f"not timing {run.folder}: it is a classifier, whose steps differ in length")
+            continue
+        if not run.config.model.size:
+            say(f"not timing {run.folder}: only steps of our own GPT are timed side by side")
             continue
         training = run.config.training
         same = (training.batch_size, training.sequence_length, training.accumulation, training.precision)
