@@ -26,6 +26,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4},
     "bart": {"d_model": 32, "max_position_embeddings": 40, **_BART},
 }
+NO_DROPOUT = {
+    "gpt2": dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    "bert": dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
+    "t5": {"dropout_rate": 0.0},
+    "bart": {"dropout": 0.0},
+}
 TRAINING = {"max_steps": 6, "batch_size": 4, "accumulation": 2, "max_lr": 3e-3, "warmup_steps": 1, "eval_every": 3}
 
 
@@ -53,10 +59,11 @@ def write_pairs(file: Path, rows: int = 120) -> Path:
 
 
 def prepared_pairs(folder: Path) -> Path:
-    from oelm.data.pairs import prepare_pairs
+    from oelm.data.labelled import prepare_task
+    from oelm.data.tasks import Task, TaskSource
 
-    file = write_pairs(folder / "train.jsonl")
-    return prepare_pairs([file], ("de", "en"), "bpe:400+special", folder / "pairs", validation_fraction=0.2).path
+    source = TaskSource(Task("backwards", ("de", "en"), label=""), write_pairs(folder / "train.jsonl"), held_out=0.2)
+    return prepare_task(source, "bpe:400+special", folder / "pairs").path
 
 
 def prepared_corpus(folder: Path) -> Path:

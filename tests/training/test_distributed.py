@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+import stock
 from oelm.errors import OelmError
 from oelm.freezing.apply import verify_frozen
 from oelm.freezing.methods import METHODS
@@ -58,6 +59,7 @@ SHAPED = (
     "baseline+tied_kv",
     "baseline+share=2",
 )
+STOCK = {"causal": "gpt2", "masked": "bert", "denoising": "t5", "pairs": "bart"}
 COPIED = (*METHODS, *SCHEDULED, *SHAPED)
 SHARDED = ("baseline", "oelm_freeze", "k_only", *SCHEDULED)
 
@@ -213,6 +215,9 @@ def body(root: Path, configs: dict[str, RunConfig]) -> dict:
             found["validation"][strategy] = [trainer._validate(whole=whole) for whole in (True, False)]
             verify_frozen(trainer.model, trainer.freeze_report)
         one_run(within(configs["long"], "ddp"), root / "long")
+        for name in STOCK:
+            for strategy in ("ddp", "fsdp"):
+                one_run(within(configs[name], strategy), root / strategy / name)
         found["version"] = refused(world, {"oelm version": "0.1.0" if world.leads else "0.2.0"})
         found["config"] = refused(world, {"training": {"max_lr": 0.1 if world.leads else 0.2}})
     return found
@@ -232,6 +237,12 @@ def processes(tmp_path_factory, fables_folder):
         "looking": tiny(fables_folder, "oelm_freeze+thaw=top-down:0.5", **LOOKING),
         "long": tiny(fables_folder, "oelm_freeze", **LONG),
     }
+    corpus, pairs = stock.prepared_corpus(root / "corpus"), stock.prepared_pairs(root / "rows")
+    for name, model in STOCK.items():
+        length = {} if name == "pairs" else {"sequence_length": stock.LENGTH}
+        without = {"model": {"overrides": stock.SHAPES[model] | stock.NO_DROPOUT[model]}}
+        configs[name] = stock.config(model, pairs if name == "pairs" else corpus, **without, **length)
+        train(configs[name], root / "one" / name)
     for name in COPIED:
         train(configs[name], root / "one" / name)
     train(configs["moving"], root / "moved-by-nobody")
@@ -284,6 +295,15 @@ def test_two_processes_train_as_one_does_with_the_same_batch(processes, method):
     sites = [RunFolder(processes.root / kind / method).freeze_report()["sites"] for kind in ("one", "ddp")]
     if "refreeze" not in method:  # what has trained before it froze again may differ in the last bit
         assert sites[0] == sites[1]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("objective", STOCK)
+def test_two_processes_train_models_of_transformers_as_one_does(processes, objective, strategy):
+    one, two = losses(processes.root / "one" / objective), losses(processes.root / strategy / objective)
+    assert len(one) == 8  # six steps, two validations
+    assert two == pytest.approx(one, abs=1e-4)
+    assert RunFolder(processes.root / strategy / objective).result()["frozen_verified"] is True
 
 
 @pytest.mark.parametrize("method", SHARDED)

@@ -12,7 +12,7 @@ import transformers as hf
 
 import oelm
 from oelm.data.labelled import prepare_task
-from oelm.data.tasks import TaskSource, find_task
+from oelm.data.tasks import Task, TaskSource, find_task
 from oelm.models.stock import build, stock_config
 from oelm.runs import RunFolder
 from oelm.training import setup
@@ -22,7 +22,7 @@ from oelm.training.config import RunConfig
 from oelm.training.interruption import Interrupted
 from oelm.training.objectives import LanguageModelling
 from oelm.training.trainer import train
-from stock import LENGTH, SHAPES, config, prepared_corpus, prepared_pairs, write_pairs
+from stock import LENGTH, NO_DROPOUT, SHAPES, config, prepared_corpus, prepared_pairs, write_pairs
 
 SAME = ("model.safetensors", "optimizer.safetensors", "random.safetensors", "freeze.json")
 ON_CORPUS = {"sequence_length": LENGTH}
@@ -117,7 +117,7 @@ def as_transformers_wants_them(kind: str, batch) -> list[dict[str, torch.Tensor]
      ("t5", "corpus", "denoising"), ("bart", "pairs", "pairs"), ("bert", "task", "classification")],
 )  # fmt: skip
 def test_a_baseline_trains_as_in_the_trainer_of_transformers(name, data, kind, request, tmp_path, monkeypatch):
-    monkeypatch.setitem(SHAPES, name, {**SHAPES[name], **_without_dropout(name)})
+    monkeypatch.setitem(SHAPES, name, SHAPES[name] | NO_DROPOUT.get(name, {}))
     # Only its causal models divide a step's loss by all that is counted in its batches.
     where = {**AGREEING, **(ON_CORPUS if data == "corpus" else {}), "accumulation": 2 if kind == "causal" else 1}
     fresh = config(name, request.getfixturevalue(data), "baseline", **where)
@@ -149,16 +149,6 @@ def test_a_baseline_trains_as_in_the_trainer_of_transformers(name, data, kind, r
     trained = parts.build_model(newest_valid(RunFolder(tmp_path / "ours").checkpoints).path)
     for (name, a), (_, b) in zip(trained.named_parameters(), model.named_parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
-
-
-def _without_dropout(name: str) -> dict[str, float]:
-    names = {
-        "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
-        "bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
-        "t5": ("dropout_rate",),
-        "bart": ("dropout",),
-    }
-    return dict.fromkeys(names.get(name, ()), 0.0)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -279,11 +269,13 @@ def test_unknown_settings_names_and_gated_models_are_one_line(corpus, tmp_path, 
 
 
 def test_pairs_without_targets_are_refused_with_their_row(tmp_path):
-    from oelm.data.pairs import prepare_pairs
+    file = write_pairs(tmp_path / "train.jsonl", rows=40)
 
-    file = write_pairs(tmp_path / "train.jsonl", rows=5)
-    with pytest.raises(oelm.OelmError, match=r"train.jsonl line 1 has no column 'fr' .it has: de, en"):
-        prepare_pairs([file], ("de", "fr"), "bpe:400+special", tmp_path / "out")
+    def prepare(target: str):
+        return prepare_task(TaskSource(Task("mine", ("de", target), label=""), file, held_out=0.2), "bpe:400+special")
+
+    with pytest.raises(oelm.OelmError, match=r"has no column 'fr' .it has: de, en.; choose with --source-field"):
+        prepare("fr")
     file.write_text(file.read_text() + '{"de": "etwas", "en": " "}\n')
-    with pytest.raises(oelm.OelmError, match=r"row 6 has no text in 'en'; mend or remove it: a pair needs both"):
-        prepare_pairs([file], ("de", "en"), "bpe:400+special", tmp_path / "out")
+    with pytest.raises(oelm.OelmError, match=r"row 41: a value of de, en is missing"):
+        prepare("en")

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from oelm.cli.console import command_console
+from oelm.cli.tasks import prepare_pairs
 from oelm.errors import OelmError
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ Text = Annotated[
     ),
 ]
 TOKENIZER = (
-    "gpt2, bpe:SIZE (byte-level BPE trained on the training text), a tokenizer.json, a folder with one "
-    "or with vocab.json and merges.txt, or a model's folder or hub name."
+    "gpt2, bpe:SIZE (byte-level BPE trained on the training text; bpe:SIZE+special also has mask and padding), "
+    "a tokenizer.json, a folder with one or with vocab.json and merges.txt, or a model's folder or hub name."
 )
 MAX_TOKENS = (
     "Only the first documents, up to so many training tokens, e.g. 50M; of validation the held-out share of it."
@@ -57,6 +58,11 @@ def prepare(
     field: Annotated[
         str | None, typer.Option(help="Column with the text, where there are some. (default: text)")
     ] = None,
+    source_field: Annotated[
+        str | None, typer.Option(help="Of pairs of texts for seq2seq: the column with what a model reads.")
+    ] = None,
+    target_field: Annotated[str | None, typer.Option(help="Of pairs of texts: the column with what it writes.")] = None,
+    max_length: Annotated[int, typer.Option(min=2, help="Of pairs of texts: tokens of a source or a target.")] = 128,
     config: Annotated[str | None, typer.Option(help="Configuration of the hub dataset, where it has several.")] = None,
     split: Annotated[str | None, typer.Option(help="Split of the hub dataset to train on. (default: train)")] = None,
     max_tokens: Annotated[str | None, typer.Option(help=MAX_TOKENS)] = None,
@@ -77,8 +83,13 @@ def prepare(
     64 kB. Validation documents are drawn from them (--validation-fraction), unless there is text for it.
 
     Example: oelm data prepare book.txt notes.txt --tokenizer bpe:2048
+    Example: oelm data prepare ./multi30k --source-field de --target-field en --tokenizer bpe:4096+special
     Example: oelm data prepare HuggingFaceFW/fineweb-edu --config sample-10BT --max-tokens 100M
     """
+    if source_field or target_field:
+        chosen = {"validation": validation, "validation_fraction": validation_fraction, "max_length": max_length}
+        where = {"out": out, "name": name, "config": config, "revision": revision, "data_dir": data_dir}
+        return prepare_pairs(source, (source_field, target_field), tokenizer, as_json, **chosen, **where)
     from oelm.data import prepare as preparation
     from oelm.data.corpora import find_source
     from oelm.validation import TOKENS, amount

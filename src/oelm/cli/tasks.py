@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oelm.errors import OelmError
+
+if TYPE_CHECKING:
+    from oelm.data.labelled import TaskData
 
 
 def task(
@@ -50,7 +53,35 @@ def task(
     if validation_fraction is not None and not 0 < validation_fraction <= 0.5:
         raise OelmError(f"--validation-fraction {validation_fraction} is out of range; choose above 0 and at most 0.5")
     source = TaskSource(found, data_path, language, validation, held_out=validation_fraction)
-    data = prepare_task(source, tokenizer, out, **how)
+    say_what_is_there(prepare_task(source, tokenizer, out, **how), as_json)
+
+
+def prepare_pairs(
+    where: list[str], fields: tuple[str | None, str | None], tokenizer: str, as_json: bool, **given: Any
+) -> None:
+    """`oelm data prepare FOLDER|FILE|NAME --source-field … --target-field …`: rows of two texts, of any kind."""
+    from oelm.data.labelled import prepare_task
+    from oelm.data.sources import DEFAULT_FRACTION
+    from oelm.data.tasks import Task, TaskSource
+
+    source_field, target_field = fields
+    if not (source_field and target_field):
+        lacking = "--target-field" if source_field else "--source-field"
+        raise OelmError(f"pairs of texts need a source and a target; name the column with {lacking}")
+    if len(where) != 1:
+        raise OelmError(f"pairs come from one file, folder or hub dataset; {len(where)} are given")
+    path = Path(where[0])
+    name = given["name"] or path.resolve().name.split(".")[0]
+    hub = None if path.exists() else where[0]
+    task = Task(name, (source_field, target_field), label="", hub=hub, config=given["config"])
+    fraction = given["validation_fraction"] or (DEFAULT_FRACTION if path.is_file() else None)
+    split = str(given["validation"]) if given["validation"] else None
+    source = TaskSource(task, None if hub else path, None, split, given["revision"], held_out=fraction)
+    how = {"max_length": given["max_length"], "data_dir": given["data_dir"]}
+    say_what_is_there(prepare_task(source, tokenizer, given["out"], **how), as_json)
+
+
+def say_what_is_there(data: "TaskData", as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"path": str(data.path), "fingerprint": data.fingerprint, **data.manifest}, indent=2))
         return
@@ -58,4 +89,5 @@ def task(
         f"{split} {facts['rows']:,} rows ({facts['truncated']:,} truncated)"
         for split, facts in data.manifest["splits"].items()
     )
-    typer.echo(f"{data.path}: {rows}; classes {', '.join(data.classes)}; at most {data.longest} tokens")
+    kind = "pairs" if data.is_pairs else f"classes {', '.join(data.classes)}"
+    typer.echo(f"{data.path}: {rows}; {kind}; at most {data.longest} tokens")

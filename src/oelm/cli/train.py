@@ -202,7 +202,9 @@ def _run(
     if "accuracy" in final:
         outcome = f"accuracy {100 * final['accuracy']:.2f} %, F1 {100 * final['f1']:.2f} %, loss {final['loss']:.4f}"
     else:
-        of_text = f", {final['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in final else " of what was hidden"
+        of_text = (
+            f", {final['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in final else " of the predicted tokens"
+        )
         outcome = f"perplexity {final['perplexity']:.3f}{of_text}"
     frozen, total = result["frozen_parameters"], result["total_parameters"]
     kept = f"{frozen:,} of {total:,} parameters frozen and verified" if frozen else f"all {total:,} parameters trained"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MANIFEST = "task.json"
+PAIRS = "pairs"
 SPLITS = ("train", "validation")
 MAX_LENGTH = 128
 """Tokens per text (or pair) with its special tokens: the study's length."""
@@ -80,7 +81,7 @@ class TaskData(PreparedFolder):
             facts, file = manifest["splits"][split], folder / f"{split}.safetensors"
             if verify and file.is_file() and file_hash(file) != facts["sha256"]:
                 raise OelmError(f"{file} does not match its sha256; remove {folder} and prepare the task again")
-            texts[split] = load_texts(file, facts)
+            texts[split] = _load(file, facts)
         if not (folder / "tokenizer.json").is_file():
             raise OelmError(f"{folder / 'tokenizer.json'} is missing; remove {folder} and prepare the task again")
         return cls(folder, manifest, texts["train"], texts["validation"])
@@ -100,12 +101,14 @@ class TaskData(PreparedFolder):
         return self.manifest["settings"].get("template")
 
     @property
-    def longest(self) -> int:
-        return max(facts["longest"] for facts in self.manifest["splits"].values())
+    def is_pairs(self) -> bool:
+        """Whether a row is a source (its first segment) and the target to write for it, instead of texts of a class."""
+        return self.manifest.get("kind") == PAIRS
 
     @property
-    def true_entropy_nats_per_token(self) -> None:
-        return None
+    def longest(self) -> int:
+        """Tokens of the longest row; of pairs, of the longest side."""
+        return max(facts["longest"] for facts in self.manifest["splits"].values())
 
     @property
     def fingerprint(self) -> str:
@@ -114,12 +117,9 @@ class TaskData(PreparedFolder):
         return _digest([splits, self.classes, self.tokenizer_hash])
 
     def steps(self, epochs: float, batch_size: int, accumulation: int = 1) -> int:
-        return steps_of(len(self.train), epochs, batch_size, accumulation)
-
-
-def steps_of(rows: int, epochs: float, batch_size: int, accumulation: int) -> int:
-    """Optimizer steps of so many epochs; the last batch of an epoch may be smaller."""
-    return max(1, round(epochs * -(-rows // batch_size) / accumulation))
+        """Optimizer steps of so many epochs; the last batch of an epoch may be smaller."""
+        batches = -(-len(self.train) // batch_size)
+        return max(1, round(epochs * batches / accumulation))
 
 
 def prepare_task(
@@ -130,6 +130,7 @@ def prepare_task(
     max_length: int = MAX_LENGTH,
     too_long: str = "truncate",
     train_rows: int | None = None,
+    data_dir: str | Path | None = None,
 ) -> TaskData:
     """Tokenise a task into `out` (default: a folder of the data directory named after the settings), or find it there.
 
@@ -150,7 +151,7 @@ def prepare_task(
         "train_rows": train_rows,
     }
     label = f"{source.task.name}-{tokenizer_label(tokenizer_spec, identity)}-{_digest(settings)[:8]}"
-    folder = Path(out) if out else data_directory() / label
+    folder = Path(out) if out else data_directory(data_dir) / label
     if found := _finished(folder, settings):
         return found
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +184,7 @@ def _tokenise(
     classes = source.classes()
     rows = {split: list(source.rows(split, classes)) for split in SPLITS}
     rows["train"] = _choose(rows["train"], train_rows)
-    encode = _Encoder(tokenizer, max_length, settings["too_long"])
+    encode = _Encoder(tokenizer, max_length, settings["too_long"], separate=source.task.is_pairs)
     with appearing_folder(folder) as temporary:
         facts = {split: _write(temporary, split, rows[split], encode, len(classes)) for split in SPLITS}
         tokenizer.no_truncation()
@@ -191,6 +192,7 @@ def _tokenise(
         manifest = {
             "format": 1,
             "name": source.task.name,
+            **({"kind": PAIRS} if source.task.is_pairs else {}),
             "classes": list(classes),
             "tokenizer": {"spec": str(tokenizer_spec), "hash": identity, "vocab_size": vocabulary_size(tokenizer)},
             "splits": facts,
@@ -217,12 +219,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 class _Encoder:
     """Texts → ids and the length of the first segment; the tokenizer's own special tokens where it has some."""
 
-    def __init__(self, tokenizer: "Tokenizer", max_length: int, too_long: str) -> None:
+    def __init__(self, tokenizer: "Tokenizer", max_length: int, too_long: str, separate: bool) -> None:
         self.tokenizer, self.max_length, self.too_long = tokenizer, max_length, too_long
+        self.separate = separate  # two texts of a row are encoded as if each stood alone
         # A language model's tokenizer adds nothing: then an end-of-text id closes each text.
         self.end = None if tokenizer.num_special_tokens_to_add(is_pair=False) else end_of_text_id(tokenizer)
 
     def __call__(self, rows: Sequence[Row]) -> tuple[list[list[int]], list[int], int]:
+        if self.separate and len(rows[0].texts) == 2:
+            ids, _, truncated = self([Row((text,), row.label) for row in rows for text in row.texts])
+            sources, targets = ids[::2], ids[1::2]
+            return [s + t for s, t in zip(sources, targets, strict=True)], [len(s) for s in sources], truncated
         ids, first, truncated = [], [], 0
         pair = len(rows[0].texts) == 2
         closing = (1 + pair) if self.end is not None else 0
@@ -265,14 +272,14 @@ def _write(folder: Path, split: str, rows: list[Row], encode: _Encoder, classes:
     return {
         "rows": len(rows),
         "tokens": int(lengths.sum()),
-        "longest": int(lengths.max()),
+        "longest": int(np.maximum(first, lengths - first).max() if encode.separate else lengths.max()),
         "truncated": truncated,
         "per_class": np.bincount(labels, minlength=classes).tolist(),
         "sha256": file_hash(file),
     }
 
 
-def load_texts(file: Path, facts: dict[str, Any]) -> Texts:
+def _load(file: Path, facts: dict[str, Any]) -> Texts:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

@@ -3,13 +3,12 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 SPLITS = ("train", "validation")
 VALIDATION_NAMES = ("validation", "val", "valid", "dev")
 DEFAULT_FRACTION = 0.05
 """Of the documents, to validate on where there is no text for it."""
-Item = TypeVar("Item")
 
 
 class Source(ABC):
@@ -38,7 +37,7 @@ class Source(ABC):
         return None
 
 
-def carve(texts: Iterator[Item], split: str, fraction: float, seed: int) -> Iterator[Item]:
+def carve(texts: Iterator[str], split: str, fraction: float, seed: int) -> Iterator[str]:
     """Hold out documents by a hash of their number: fixed for a seed, spread over the corpus, needs no counting."""
     threshold = int(fraction * 2**64)
     for number, text in enumerate(texts):

@@ -27,12 +27,17 @@ _OR_SUFFIXES = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
 FILES = f"a train and a validation file ({_OR_SUFFIXES})"
 _OTHER_NAMES = {"validation": ("validation", "valid", "val", "dev"), "validation_matched": ("validation", "dev")}
 _MOST_CLASSES = 1_000
+_TARGET = "target"
+"""The one class of pairs, which have none."""
 _COLUMNS = "--text-column and --label-column of oelm data task"
 
 
 @dataclass(frozen=True)
 class Task:
-    """One or two texts and a class. Without `classes`, they are those of the training rows, sorted."""
+    """One or two texts and a class. Without `classes`, they are those of the training rows, sorted.
+
+    Without a label, its texts are pairs: a source and the target to write for it.
+    """
 
     name: str
     texts: tuple[str, ...]
@@ -47,6 +52,10 @@ class Task:
     """Whether the hub's config is a language."""
     validation: str = "validation"
     """The split to validate on, unless another is asked for."""
+
+    @property
+    def is_pairs(self) -> bool:
+        return not self.label
 
 
 _GLUE_COMMIT = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
@@ -152,6 +161,8 @@ class TaskSource:
 
     def classes(self) -> tuple[str, ...]:
         """Those of the task or, where it names none, every label of the training rows."""
+        if self.task.is_pairs:
+            return (_TARGET,)
         if named := self.task.classes:
             if len(set(named)) < max(2, len(named)):
                 raise OelmError(f"classes {', '.join(named)}: at least two, each named once (--classes)")
@@ -197,11 +208,12 @@ class TaskSource:
         return () if not self.task.classes or any(name.isdecimal() for name in classes) else classes
 
     def _raw(self, split: str) -> Iterator[tuple[int, tuple[str, ...], str]]:
-        columns = (*self.task.texts, self.task.label)
+        columns = (*self.task.texts, *([self.task.label] if self.task.label else []))
         number = 0
         for number, values in enumerate(self._values(split, columns), start=1):
-            *texts, label = values
-            if _missing(label) or any(text is None for text in texts):
+            *texts, label = (*values, _TARGET) if self.task.is_pairs else values
+            blank = self.task.is_pairs and not all(isinstance(text, str) and text.strip() for text in texts)
+            if blank or _missing(label) or any(text is None for text in texts):
                 raise OelmError(f"{self._where(split)}, row {number}: a value of {', '.join(columns)} is missing")
             if other := [text for text in texts if not isinstance(text, str)]:
                 raise OelmError(f"{self._where(split)}, row {number}: {other[0]!r} is no text")
@@ -217,10 +229,14 @@ class TaskSource:
 
     def _values(self, split: str, columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
         if self.path is not None:
-            return read_columns(self._file(self.splits[split]), columns, _COLUMNS)
+            return read_columns(self._file(self.splits[split]), columns, self._options)
         dataset = self._there.load(self.splits[split])
-        require_columns(self._where(split), columns, dataset.column_names, _COLUMNS)
+        require_columns(self._where(split), columns, dataset.column_names, self._options)
         return zip(*(dataset[column] for column in columns), strict=True)
+
+    @property
+    def _options(self) -> str:
+        return "--source-field and --target-field" if self.task.is_pairs else _COLUMNS
 
     def _where(self, split: str) -> str:
         name = self.splits[split]
@@ -231,6 +247,8 @@ class TaskSource:
     def _file(self, split: str) -> Path:
         folder = self.path
         assert folder is not None
+        if folder.is_file() and split == "train":
+            return folder
         if not folder.is_dir():
             raise OelmError(f"task data {folder} is no folder; give one with {FILES}")
         language = self.language or self.task.config

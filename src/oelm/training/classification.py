@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from oelm.data.labelled import TaskData, Texts
 from oelm.data.order import GroupedOrder
-from oelm.data.pairs import PairData
 from oelm.data.tokenization import load_tokenizer
 from oelm.errors import OelmError
 from oelm.training.config import TrainingSection
@@ -32,7 +31,7 @@ class Rows:
 
     def __init__(
         self,
-        data: TaskData | PairData,
+        data: TaskData,
         settings: TrainingSection,
         *,
         seed: int,
@@ -165,7 +164,7 @@ class Translation(Rows):
 
     headline = "perplexity"
 
-    def __init__(self, data: PairData, settings: TrainingSection, *, start: int, **how: Any) -> None:
+    def __init__(self, data: TaskData, settings: TrainingSection, *, start: int, **how: Any) -> None:
         super().__init__(data, settings, **how)
         self.start = start
 

@@ -13,9 +13,7 @@ from torch import nn
 
 from oelm.data import labelled
 from oelm.data.labelled import TaskData
-from oelm.data.pairs import KIND as PAIRS
-from oelm.data.pairs import PairData
-from oelm.data.tokens import TokenData, read_manifest
+from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.freezing.apply import freeze
 from oelm.freezing.methods import method
@@ -36,7 +34,7 @@ LONGEST_UNASKED = 512
 CHECKPOINTS_AT_ONCE = 4
 """best, the last two, and the one being written."""
 
-Data = TokenData | TaskData | PairData
+Data = TokenData | TaskData
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,6 @@ def open_data(path: Path) -> Data:
     """Prepared data whose bytes are those of its manifest; a corpus that takes minutes to hash is trusted by size."""
     if (path / labelled.MANIFEST).is_file():
         return TaskData.open(path, verify=True)
-    if read_manifest(path).get("kind") == PAIRS:
-        return PairData.open(path, verify=True)
     size = sum(file.stat().st_size for file in path.glob("*.bin"))
     data = TokenData.open(path, verify=size <= HASHED_BYTES)
     data.require_tokenizer()
@@ -101,14 +97,18 @@ def open_data(path: Path) -> Data:
 
 def _own_parts(config: RunConfig, data: Data, device: torch.device, world: World) -> Parts:
     """Our GPT, as a language model or as a classifier."""
+    possible = "causal" if isinstance(data, TokenData) else "seq2seq" if data.is_pairs else "classification"
+    if possible == "seq2seq" or config.model.objective not in (None, possible):
+        raise OelmError(
+            f"our GPT cannot be trained as {config.model.objective or possible} on {data.path}; it learns causal from "
+            "a corpus, classification from a task. For the rest give a model of transformers: --model NAME"
+        )
+    config.model.objective = None  # the data say it; so records are as before
     gpt = model_config(config, data.vocab_size)
     if isinstance(data, TaskData):
         from oelm.models.classifiers import gpt_classifier_config
 
-        require_objective(config, "classification", data)
         return classifier_parts(config, data, device, world, gpt_classifier_config(gpt, data.classes), None)
-    require_objective(config, "causal", data)
-    assert isinstance(data, TokenData)
     if not gpt.causal:
         raise OelmError("causal: false lets a language model see what it should predict; it is for classification")
     length = block_length(config, gpt.max_seq_len)
@@ -118,15 +118,6 @@ def _own_parts(config: RunConfig, data: Data, device: torch.device, world: World
         return GPT.from_pretrained(weights) if weights else GPT(gpt)
 
     return Parts(config, data, objective, device, build, world=world)
-
-
-def require_objective(config: RunConfig, possible: str, data: Data) -> None:
-    if isinstance(data, PairData) or config.model.objective not in (None, possible):
-        raise OelmError(
-            f"our GPT cannot be trained as {config.model.objective or 'seq2seq'} on {data.path}; it learns causal from "
-            "a corpus, classification from a task. For the rest give a model of transformers: --model NAME"
-        )
-    config.model.objective = None  # the data say it; so records are as before
 
 
 def block_length(config: RunConfig, room: int | None) -> int:
@@ -141,20 +132,16 @@ def block_length(config: RunConfig, room: int | None) -> int:
     return length
 
 
-def with_steps(config: RunConfig, data: TaskData | PairData) -> None:
-    """Turn epochs, if they are given, into steps."""
+def with_steps(config: RunConfig, data: TaskData) -> None:
+    """Turn epochs, if they are given, into steps; refuse texts that are longer than is asked for."""
     training = config.training
+    if training.sequence_length and training.sequence_length < data.longest:
+        raise OelmError(
+            f"{data.path} has texts of {data.longest} tokens, above sequence_length {training.sequence_length}; "
+            f"prepare the task again with --max-length {training.sequence_length}"
+        )
     if training.epochs is not None:
         config.training = training.with_steps(data.steps(training.epochs, training.batch_size, training.accumulation))
-
-
-def require_length(config: RunConfig, data: TaskData | PairData) -> None:
-    wanted = config.training.sequence_length
-    if wanted and wanted < data.longest:
-        raise OelmError(
-            f"{data.path} has texts of {data.longest} tokens, above sequence_length {wanted}; "
-            f"prepare the task again with --max-length {wanted}"
-        )
 
 
 def classifier_parts(
@@ -164,11 +151,10 @@ def classifier_parts(
     from oelm.training.classification import Classification
     from oelm.training.stock import require_fit
 
-    require_length(config, data)
+    with_steps(config, data)
     require_fit(shape, start_from or config.model.name, data, fresh=start_from is None)
     with torch.device("meta"):
         segments = config.training.segments and reads_segments(build_classifier(shape, None))
-    with_steps(config, data)
     how: dict[str, Any] = {"seed": config.seed, "device": device, "world": world, "pad_id": shape.pad_token_id or 0}
     objective = Classification(data, config.training, segments=segments, **how)
     return Parts(config, data, objective, device, partial(build_classifier, shape), start_from=start_from, world=world)

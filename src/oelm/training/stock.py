@@ -9,7 +9,6 @@ import torch
 
 from oelm.data.labelled import TaskData
 from oelm.data.masking import spans
-from oelm.data.pairs import PairData
 from oelm.data.tokenization import SPECIAL, Marks, load_tokenizer, template_hash, tokenizer_hash
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
@@ -17,15 +16,7 @@ from oelm.models import classifiers, stock
 from oelm.training.classification import Translation
 from oelm.training.config import RunConfig
 from oelm.training.objectives import Denoising, LanguageModelling, MaskedModelling, Objective
-from oelm.training.setup import (
-    LONGEST_UNASKED,
-    Data,
-    Parts,
-    block_length,
-    classifier_parts,
-    require_length,
-    with_steps,
-)
+from oelm.training.setup import LONGEST_UNASKED, Data, Parts, block_length, classifier_parts, with_steps
 from oelm.training.start import frozen_by, model_folder
 from oelm.training.world import World
 
@@ -33,7 +24,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _VOCABULARIES = ("tokenizer*", "vocab*", "*.model", "*.vocab")
-_KINDS = {TokenData: "corpus", PairData: "pairs", TaskData: "task"}
 
 
 def stock_parts(config: RunConfig, data: Data, device: torch.device, world: World) -> Parts:
@@ -41,13 +31,14 @@ def stock_parts(config: RunConfig, data: Data, device: torch.device, world: Worl
     name, fresh = model_folder(str(section.name), config.method_name, config.seed), section.fresh
     frozen = None if fresh else frozen_by(name, config)
     shape = stock.stock_config(name, fresh=fresh, overrides=section.overrides)
-    chosen = stock.objective_of(shape, name, section.objective, _KINDS[type(data)])
+    kind = "corpus" if isinstance(data, TokenData) else "pairs" if data.is_pairs else "task"
+    chosen = stock.objective_of(shape, name, section.objective, kind)
     if fresh:
         marks = Marks.of(load_tokenizer(data.tokenizer_path))
         size = section.overrides.get("vocab_size", data.vocab_size)
         shape = stock.fit_to(shape, end=marks.end, pad=marks.pad, vocab_size=size)
     start_from = None if fresh else name
-    if isinstance(data, TaskData):
+    if isinstance(data, TaskData) and kind == "task":
         section.objective = None  # the data say it; so records are as before
         shape = classifiers.encoder_config(name, data.classes, shape)
         return replace(classifier_parts(config, data, device, world, shape, start_from), frozen_by=frozen)
@@ -57,14 +48,11 @@ def stock_parts(config: RunConfig, data: Data, device: torch.device, world: Worl
     return Parts(config, data, objective, device, partial(stock.build, chosen, shape), start_from, world, frozen)
 
 
-def _objective(
-    chosen: str, shape: Any, config: RunConfig, data: TokenData | PairData, how: dict[str, Any]
-) -> Objective:
+def _objective(chosen: str, shape: Any, config: RunConfig, data: Data, how: dict[str, Any]) -> Objective:
     marks = Marks.of(load_tokenizer(data.tokenizer_path))
     start = getattr(shape, "decoder_start_token_id", None)
     start = shape.pad_token_id if start is None else start
-    if isinstance(data, PairData):
-        require_length(config, data)
+    if isinstance(data, TaskData):
         _require_marks(marks, data, pad=shape.pad_token_id)
         with_steps(config, data)
         return Translation(data, config.training, start=start, pad_id=shape.pad_token_id, **how)
