@@ -1,14 +1,18 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from oelm.data.tokenization import Marks
 from oelm.data.tokens import TokenData
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.training.config import TrainingSection
-from oelm.training.objectives import LanguageModelling
+from oelm.training.distributed import Processes
+from oelm.training.objectives import Denoising, LanguageModelling, MaskedModelling
+from oelm.training.world import ALONE
 
 LENGTH = 32
 
@@ -89,3 +93,57 @@ def test_in_the_published_settings_validation_costs_at_most_5_percent(fables_fol
     validated = len(objective._part) * 512
     trained = settings.eval_every * settings.batch_size * 512
     assert 0.02 < validated / 3 / trained <= 0.05
+
+
+# Objectives that hide a part of the text
+
+
+@pytest.fixture
+def hiding(data):
+    marks = Marks(end=0, pad=1, mask=2, sentinels=[10, 11, 12, 13, 14])
+
+    def build(kind, seed=0, world=ALONE):
+        settings = TrainingSection(max_steps=100, batch_size=4, eval_tokens=256)
+        how = {"length": LENGTH, "seed": seed, "device": torch.device("cpu"), "world": world}
+        if kind == "masked":
+            return MaskedModelling(data, settings, marks, **how)
+        return Denoising(data, settings, marks if kind == "spans" else replace(marks, sentinels=[]), 1, **how)
+
+    return build
+
+
+@pytest.mark.parametrize("kind", ["masked", "spans", "blocks"])
+def test_what_is_hidden_is_a_function_of_seed_and_step_however_batches_are_shared(hiding, kind, config):
+    whole, again, other = (hiding(kind, seed).batch(3) for seed in (0, 0, 1))
+    worlds = [Processes(config(), rank=r, size=2, local_rank=r, local_size=2) for r in (0, 1)]
+    halves = [hiding(kind, 0, world).batch(3) for world in worlds]
+    for name, ids in whole[0].items():
+        assert torch.equal(ids, again[0][name])
+        assert torch.equal(ids, torch.cat([half[0][name] for half in halves]))
+    assert torch.equal(whole[1], torch.cat([half[1] for half in halves]))
+    assert not torch.equal(whole[0]["input_ids"], other[0]["input_ids"])
+    assert not torch.equal(whole[0]["input_ids"], hiding(kind).batch(4)[0]["input_ids"])
+
+
+@pytest.mark.parametrize("kind", ["masked", "spans", "blocks"])
+def test_every_seed_is_validated_on_the_same_hidden_tokens(hiding, kind):
+    asked: dict[int, list] = {0: [], 1: []}
+    for seed, seen in asked.items():
+
+        def model(inputs, targets, seen=seen):
+            seen.append((inputs["input_ids"], targets))
+            return torch.tensor(1.0)
+
+        values = hiding(kind, seed).validate(model, whole=True)
+        assert values["loss"] == 1.0 and values["share"] == 1.0
+        assert values["tokens"] == sum(targets.numel() for _, targets in seen)
+        assert "bits_per_byte" not in values and hiding(kind, seed).true_entropy is None
+    for first, second in zip(*asked.values(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_the_decoder_reads_what_it_has_written_so_far(hiding):
+    inputs, targets = hiding("spans").batch(0)
+    assert (inputs["decoder_input_ids"][:, 0] == 1).all()
+    assert torch.equal(inputs["decoder_input_ids"][:, 1:], targets[:, :-1])
+    assert (targets[:, -1] == 0).all() and (targets[:, 0] == 10).all()
