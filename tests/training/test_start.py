@@ -1,12 +1,15 @@
 """Pretrain, then fine-tune: a run of ours as the start of a classifier."""
 
+import json
 import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 import oelm
+from oelm.cli.main import app
 from oelm.data.labelled import prepare_task
 from oelm.data.tasks import TaskSource, find_task
 from oelm.runs import RunFolder
@@ -112,3 +115,39 @@ def test_what_cannot_be_started_from_is_refused_in_one_line(runs, task, tmp_path
     assert "baseline-7 is no run; train it first" in refused("baseline", runs / "{method}-7")
     RunFolder(tmp_path / "queued").create(config("baseline", data=task).to_dict())
     assert "holds no checkpoint" in refused("baseline", tmp_path / "queued")
+
+
+def test_the_command_tokenises_a_task_for_the_run_it_starts_from(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "validation"):
+        rows = [f"the fox is {'warm' if i % 2 else 'cold'}\t{i % 2}" for i in range(12)]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    words = [
+        "train",
+        "--task",
+        "sst2",
+        "--data-path",
+        tmp_path,
+        "--model",
+        runs / "oelm_freeze-0",
+        "--method",
+        "oelm_freeze",
+    ]
+    short = [
+        "--max-steps",
+        2,
+        "--batch-size",
+        4,
+        "--threads",
+        1,
+        "--device",
+        "cpu",
+        "--out",
+        "tuned",
+        "--json",
+        "--quiet",
+    ]
+    result = CliRunner().invoke(app, [str(word) for word in (*words, *short)])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["frozen_parameters"] == 4 * 32 * 32
+    assert len((tmp_path / "tuned" / "predictions.jsonl").read_text().splitlines()) == 12
