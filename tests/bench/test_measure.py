@@ -159,7 +159,10 @@ def test_step_times_beside_runs_are_measured_as_the_runs_are_trained(monkeypatch
 
 
 def test_every_arm_of_many_is_compiled(monkeypatch):
-    """All arms are versions of one model, of which torch.compile by itself bears eight."""
+    """All arms are versions of one model, of which torch.compile by itself bears a few."""
+    from torch._dynamo import config
+
+    torch._dynamo.reset()
     graphs, compile_ = [], torch.compile
 
     def count(graph, inputs):
@@ -167,9 +170,9 @@ def test_every_arm_of_many_is_compiled(monkeypatch):
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", lambda model: compile_(model, backend=count))
-    names = ["oelm_freeze", "identity_q", "permutation_qk", "signs_qk", "hadamard_qk", "q_only"]
-    names += [f"baseline+{adapter}" for adapter in ("scale", "gain", "mix", "rank=2")]
-    compare_step_times(names, SMALL.model(), SMALL.settings(), rounds=2, compiled=True)
+    names = ["oelm_freeze", "permutation_qk", "q_only", "baseline+scale", "baseline+rank=2"]
+    with config.patch(recompile_limit=3):  # fewer than there are arms; torch's own is eight
+        compare_step_times(names, SMALL.model(), SMALL.settings(), rounds=2, compiled=True)
     assert len(graphs) == len(names) + 1
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -30,6 +29,22 @@ def fingerprint(run):
         "final": result["final"],
         "best": result["best"],
     }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """whole(config): the fingerprint of the run that nobody interrupted; equal configs are trained once."""
+    known = {}
+
+    def of(config):
+        key = json.dumps(config.to_dict())
+        if key not in known:
+            run = tmp_path_factory.mktemp("whole") / "run"
+            train(config, run)
+            known[key] = fingerprint(run)
+        return known[key]
+
+    return of
 
 
 class SignalAt:
@@ -73,59 +88,58 @@ def interrupted_then_finished(config, out):
         ("the last step", "batch", [23]),
     ],
 )
-def test_resume_is_bitwise(config, tmp_path, monkeypatch, where, method, calls):
-    train(config(), tmp_path / "whole")
+def test_resume_is_bitwise(config, whole, tmp_path, monkeypatch, where, method, calls):
+    unbroken = whole(config())
     SignalAt(monkeypatch, method, calls)
     assert interrupted_then_finished(config(), tmp_path / "parts") == len(calls)
-    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+    assert fingerprint(tmp_path / "parts") == unbroken
 
 
-def test_resume_is_bitwise_across_the_end_of_an_epoch(config, tmp_path, monkeypatch, fables_folder):
+def test_resume_is_bitwise_across_the_end_of_an_epoch(config, whole, tmp_path, monkeypatch, fables_folder):
     from oelm.data.tokens import TokenData
 
     samples = (len(TokenData.open(fables_folder).train) - 1) // 32
     batch = samples // 5  # the epoch ends inside step 6, which is also where the signal comes
     settings = {"batch_size": batch, "accumulation": 1, "max_steps": 9}
-    train(config(**settings), tmp_path / "whole")
+    unbroken = whole(config(**settings))
     SignalAt(monkeypatch, "batch", [6, 7])
     assert interrupted_then_finished(config(**settings), tmp_path / "parts") == 2
-    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+    assert fingerprint(tmp_path / "parts") == unbroken
 
 
 @pytest.mark.parametrize("method", ["baseline", "q_only"])
-def test_resume_is_bitwise_for_other_methods(config, tmp_path, monkeypatch, method):
-    train(config(method), tmp_path / "whole")
+def test_resume_is_bitwise_for_other_methods(config, whole, tmp_path, monkeypatch, method):
+    unbroken = whole(config(method))
     SignalAt(monkeypatch, "batch", [13])
     assert interrupted_then_finished(config(method), tmp_path / "parts") == 1
-    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+    assert fingerprint(tmp_path / "parts") == unbroken
 
 
-def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(config, tmp_path, spawn):
+def test_a_killed_process_loses_only_what_came_after_its_last_checkpoint(config, whole, tmp_path, spawn):
     settings = {"max_steps": 200, "eval_every": 100, "checkpoint_every": 20, "accumulation": 1}
-    train(config(**settings), tmp_path / "whole")
+    unbroken = whole(config(**settings))
     folder = RunFolder(tmp_path / "killed")
     folder.create(config(**settings).to_dict())
-    resume = [sys.executable, "-m", "oelm", "resume", str(folder.path), "--quiet"]
-    process = spawn(resume)
+    process = spawn([sys.executable, "-m", "oelm", "resume", str(folder.path), "--quiet"])
     deadline = time.monotonic() + 60
     while not any(folder.checkpoints.glob("step-*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     assert folder.result() is None
-    subprocess.run(resume, check=True)
-    assert fingerprint(folder.path) == fingerprint(tmp_path / "whole")
+    train(config(**settings), folder.path)
+    assert fingerprint(folder.path) == unbroken
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(config, tmp_path, monkeypatch):
-    train(config(), tmp_path / "whole")
+def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(config, whole, tmp_path, monkeypatch):
+    unbroken = whole(config())
     SignalAt(monkeypatch, "batch", [20])
     with pytest.raises(Interrupted):
         train(config(), tmp_path / "parts")
     newest = newest_valid(tmp_path / "parts" / "checkpoints").path
     (newest / "optimizer.safetensors").write_bytes(b"not what it was")
     train(config(), tmp_path / "parts")
-    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+    assert fingerprint(tmp_path / "parts") == unbroken
 
 
 def test_a_finished_run_is_returned_as_it_is(config, tmp_path, monkeypatch):
@@ -165,11 +179,11 @@ def test_every_request_saves_and_exits_with_128_and_its_number(config, tmp_path,
      "permutation_qk+rank=2+mix+gain+scale+shift", "oelm_qk_ffn", "oelm_freeze+ratio=0.2+layer_lr=0.9"],
 )  # fmt: skip
 @pytest.mark.parametrize("calls", [[5], [7, 9], [13, 17]])  # in steps 3, 4 and 5, 7 and 9: before, at and after a flip
-def test_resume_is_bitwise_around_every_flip_of_a_schedule(config, tmp_path, monkeypatch, method, calls):
-    train(config(method), tmp_path / "whole")
+def test_resume_is_bitwise_around_every_flip_of_a_schedule(config, whole, tmp_path, monkeypatch, method, calls):
+    unbroken = whole(config(method))
     SignalAt(monkeypatch, "batch", calls)
     assert interrupted_then_finished(config(method), tmp_path / "parts") == len(calls)
-    assert fingerprint(tmp_path / "parts") == fingerprint(tmp_path / "whole")
+    assert fingerprint(tmp_path / "parts") == unbroken
 
 
 def test_an_echo_of_the_request_while_the_state_is_written_kills_nobody(config, tmp_path, monkeypatch):
