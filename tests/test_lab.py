@@ -67,7 +67,7 @@ def test_a_report_is_written_from_rows_too(runs, tmp_path):
 
 
 def test_wrong_configs_are_refused_in_one_line(tmp_path):
-    with pytest.raises(oelm.OelmError, match="config key 'data' is missing"):
+    with pytest.raises(oelm.OelmError, match="setting 'data' is missing"):
         oelm.train({})
     with pytest.raises(oelm.OelmError, match="does not exist"):
         oelm.train(tmp_path / "none.yaml")

@@ -156,6 +156,21 @@ def test_only_checkpoints_below_the_root_are_left_out(tmp_path):
     assert [found.path for found in find_runs(root)] == [run.path]
 
 
+def test_what_follows_from_another_setting_is_not_told_beside_it_and_numbers_are_short():
+    there = {"training": {"max_lr": 3e-3, "min_lr": 3e-3 / 10, "max_steps": 100, "eval_every": 10}}
+    here = {"training": {"max_lr": 7e-3, "min_lr": 7e-3 / 10, "max_steps": 200, "eval_every": 20}}
+    assert config_differences(there, here) == [
+        "training.max_lr is 0.003 there and 0.007 here",
+        "training.max_steps is 100 there and 200 here",
+    ]
+    del here["training"]["max_lr"], here["training"]["max_steps"], there["training"]["max_lr"]
+    assert config_differences(there, here)[:2] == [
+        "training.min_lr is 0.0003 there and 0.0007 here",
+        "training.max_steps is 100 there and None here",
+    ]
+    assert "training.eval_every is 10 there and 20 here" in config_differences(there, here)
+
+
 def test_config_differences_look_into_sections_and_skip_runtime():
     new = {**CONFIG, "seed": 1, "training": {"max_lr": 1e-3, "max_steps": 5}, "runtime": {}}
     assert config_differences(CONFIG, new) == [

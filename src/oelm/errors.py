@@ -7,6 +7,15 @@ and the machine could not do it (`Unavailable`). A bug keeps its traceback.
 import difflib
 from collections.abc import Iterable
 
+FEW = 12
+"""Names that an error lists; of more it says which command does."""
+LISTS = {
+    "experiment": "oelm experiments",
+    "setting": "oelm train --help",
+    "arm": "oelm bench --help",
+    **dict.fromkeys(("method", "modifier"), "oelm methods"),
+}
+
 
 class OelmError(Exception):
     """Names the thing, the value and the way out."""
@@ -38,6 +47,7 @@ def unknown(kind: str, value: object, known: Iterable[str]) -> OelmError:
     "method 'oelm_frieze' is unknown; did you mean 'oelm_freeze'? known: baseline, oelm_freeze"
     """
     names = list(known)
-    near = difflib.get_close_matches(str(value), names, n=2)
+    near = difflib.get_close_matches(str(value), names, n=3)
     hint = f" did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-    return OelmError(f"{kind} {value!r} is unknown;{hint} known: {', '.join(names)}")
+    listed = f"see '{LISTS[kind]}'" if kind in LISTS and len(names) > FEW else f"known: {', '.join(names)}"
+    return OelmError(f"{kind} {value!r} is unknown;{hint} {listed}")

@@ -52,6 +52,10 @@ def _require_seal(file: Path, text: str) -> None:
         )
 
 
+def damaged(problem: str) -> OelmError:
+    return OelmError(f"{problem}; restore it from a copy, or delete the run")
+
+
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -60,7 +64,7 @@ def read_bytes(file: Path, last: int | None = None) -> bytes | None:
     """The content of a file, or its `last` bytes after a line break; None if there is none."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
-            raise OelmError(f"{file} cannot be read: it is no regular file")
+            raise damaged(f"{file} cannot be read: it is no regular file")
         if last is None or file.stat().st_size <= last:
             return (b"\n" if last is not None else b"") + file.read_bytes()
         with file.open("rb") as handle:
@@ -155,7 +159,7 @@ def read_config(file: Path) -> dict[str, Any]:
     try:
         text = (read_bytes(file) or b"").decode()
     except UnicodeDecodeError as error:
-        raise OelmError(f"{file} cannot be read: {error}") from None
+        raise damaged(f"{file} cannot be read: {error}") from None
     config = parse_yaml(text, str(file))
     if not isinstance(config, dict):
         raise OelmError(f"{file} holds {type(config).__name__}, not a mapping of settings")
@@ -166,11 +170,11 @@ def read_config(file: Path) -> dict[str, Any]:
         sections["model.overrides"] = sections["model"].get("overrides") or {}
     for name, section in sections.items():
         if not isinstance(section, dict):
-            raise OelmError(f"{file} cannot be read: {name} is no section of settings")
+            raise damaged(f"{file} cannot be read: {name} is no section of settings")
     if "model" in config:
         config["model"] = named_model(config["model"])
     if not _is(_COUNT, config.get("seed", 0), -math.inf):
-        raise OelmError(f"{file} cannot be read: seed is {str(config['seed'])[:80]!r}, not a whole number")
+        raise damaged(f"{file} cannot be read: seed is {str(config['seed'])[:80]!r}, not a whole number")
     return config
 
 
@@ -187,13 +191,13 @@ def _require_plain(file: Path, value: Any) -> None:
     if isinstance(value, dict):
         for key, content in value.items():
             if not isinstance(key, str):
-                raise OelmError(f"{file} cannot be read: {str(key)[:80]!r} is no name of a setting")
+                raise damaged(f"{file} cannot be read: {str(key)[:80]!r} is no name of a setting")
             _require_plain(file, content)
     elif isinstance(value, list):
         for content in value:
             _require_plain(file, content)
     elif not isinstance(value, str | int | float | None) or (isinstance(value, float) and not math.isfinite(value)):
-        raise OelmError(f"{file} cannot be read: {str(value)[:80]!r} is no value of a setting")
+        raise damaged(f"{file} cannot be read: {str(value)[:80]!r} is no value of a setting")
 
 
 def _digest(value: Mapping[str, Any]) -> str:
@@ -204,16 +208,16 @@ def _parsed(where: str, data: bytes, required: tuple[str, ...]) -> dict[str, Any
     try:
         value = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise OelmError(f"{where} cannot be read: {error}") from None
+        raise damaged(f"{where} cannot be read: {error}") from None
     if not isinstance(value, dict):
-        raise OelmError(f"{where} cannot be read: it is no mapping")
+        raise damaged(f"{where} cannot be read: it is no mapping")
     _require_possible(where, value)
     seal = value.pop(SEAL, None)
     if seal is not None and seal != _digest(value):
-        raise OelmError(f"{where} cannot be read: it was changed after it was written (see its sha256); restore it")
+        raise damaged(f"{where} cannot be read: it was changed after it was written (see its sha256)")
     for key in required:
         if value.get(key) is None:
-            raise OelmError(f"{where} cannot be read: it has no {key!r}")
+            raise damaged(f"{where} cannot be read: it has no {key!r}")
     return value
 
 
@@ -227,7 +231,7 @@ def _require_possible(where: str, value: dict[str, Any]) -> None:
         if kind is None or content is None:
             continue
         if not _is(kind, content, _LEAST.get(key, 0.0)):
-            raise OelmError(f"{where} cannot be read: {key} is {str(content)[:80]!r}, which it cannot be")
+            raise damaged(f"{where} cannot be read: {key} is {str(content)[:80]!r}, which it cannot be")
         if kind == _MAPPING:
             _require_possible(where, content)
 

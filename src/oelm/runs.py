@@ -368,7 +368,10 @@ def fate(exit_code: int) -> str:
 
 
 def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two configs, leaving out `runtime`, which does not change what is computed."""
+    """What differs between two configs, leaving out `runtime`, which does not change what is computed.
+
+    Where a setting differs, those that follow from it are not told: min_lr is a tenth of max_lr unless it is given.
+    """
     found = []
     if prefix == "model.":
         old, new = named_model(old), named_model(new)
@@ -382,9 +385,19 @@ def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "
             continue  # not looked at yet: a queued run learns it when it starts
         elif f"{prefix}{key}" == "data.path" and old.get("fingerprint") == new.get("fingerprint") is not None:
             continue  # the same data, wherever they lie
-        elif a != b:
-            found.append(f"{prefix}{key} is {a!r} there and {b!r} here")
+        elif a != b and not _follows(key, old, new):
+            found.append(f"{prefix}{key} is {_told(a)} there and {_told(b)} here")
     return found
+
+
+def _follows(key: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    leader = "max_lr" if key == "min_lr" else "max_steps" if key in STEPS_OF_DATA[1:] else key
+    there, here = old.get(leader), new.get(leader)
+    return leader != key and None not in (there, here) and there != here
+
+
+def _told(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else repr(value)
 
 
 def _learnt_from_data(key: str, section: dict[str, Any]) -> bool:

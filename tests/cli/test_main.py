@@ -13,6 +13,7 @@ import typer
 
 from oelm.cli.main import app
 from oelm.runs import RunFolder
+from oelm.training.config import options
 
 SMALL = [
     "--size", "demo", "--max-steps", "6", "--batch-size", "4", "--device", "cpu", "--threads", "1",
@@ -67,10 +68,10 @@ def test_version_is_printed(here):
         (["train", "--method", "oelm_frieze", "--dataset", "fables"], ["'oelm_frieze'", "did you mean 'oelm_freeze'"]),
         (["train"], ["no data given", "--dataset"]),
         (["train", "--dataset", "fables", "--size", "nope"], ["size 'nope' is unknown"]),
-        (["train", "--dataset", "fables", "--precision", "fp8"], ["training.precision", "fp8"]),
+        (["train", "--dataset", "fables", "--precision", "fp8"], ["(--precision) is 'fp8'; it must be 'fp32', 'bf16'"]),
         (["train", "--dataset", "tinystories"], ["'tinystories'", "is not prepared", "oelm data prepare tinystories"]),
         (["inspect", "medium-521"], ["'medium-521'", "medium-512"]),
-        (["inspect", "tiny", "--method", "nothing"], ["'nothing'", "known: baseline"]),
+        (["inspect", "tiny", "--method", "nothing"], ["'nothing'", "see 'oelm methods'"]),
         (["resume", "nowhere"], ["nowhere", "not a run folder"]),
         (["generate", "nowhere"], ["nowhere", "holds no checkpoint"]),
         (["compare", "nowhere"], ["nowhere", "does not exist"]),
@@ -125,9 +126,9 @@ def test_truncated_data_is_refused(fables_folder, tmp_path, here):
     refused(here("train", "--dataset", tmp_path / "data", *SMALL, "--out", tmp_path / "run"), "train.bin", "bytes")
 
 
-def test_train_compare_generate_with_the_studys_flag_names(fables_folder, tmp_path):
+def test_train_compare_generate_with_the_studys_flag_names(fables_folder, tmp_path, here):
     for method in ("baseline", "oelm_v2"):
-        run = oelm(
+        run = here(
             "train", "--model_type", method, "--dataset", fables_folder, *SMALL, "--max_lr", "1e-3", "--max_steps", "8",
             "--out_dir", tmp_path / method, "--json",
         )  # fmt: skip
@@ -135,26 +136,26 @@ def test_train_compare_generate_with_the_studys_flag_names(fables_folder, tmp_pa
         assert json.loads(run.stdout)["steps"] == 8
     assert RunFolder(tmp_path / "oelm_v2").result()["method"] == "oelm_freeze"
 
-    table = oelm("compare", tmp_path, "--json")
+    table = here("compare", tmp_path, "--json")
     assert table.returncode == 0, table.stderr
     assert {"baseline", "oelm_freeze"} <= set(_strings(json.loads(table.stdout)))
 
-    text = oelm("generate", tmp_path / "oelm_v2", "--prompt", "By the", "--tokens", "5", "--json")
+    text = here("generate", tmp_path / "oelm_v2", "--prompt", "By the", "--tokens", "5", "--json")
     assert text.returncode == 0, text.stderr
     assert json.loads(text.stdout)["prompt"] == "By the"
 
-    another = oelm("train", "--dataset", fables_folder, *SMALL, "--max-lr", "0.5", "--out", tmp_path / "baseline")
+    another = here("train", "--dataset", fables_folder, *SMALL, "--max-lr", "0.5", "--out", tmp_path / "baseline")
     refused(another, "another config", "training.max_lr")
 
 
-def test_sigterm_checkpoints_and_exits_143_and_resume_finishes(fables_folder, tmp_path, spawn):
+def test_sigterm_checkpoints_and_exits_143(fables_folder, tmp_path, spawn, here):
     folder = RunFolder(tmp_path / "run")
     arguments = ["train", "--dataset", str(fables_folder), *SMALL, "--max-steps", "100000", "--out", str(folder.path)]
     process = spawn([sys.executable, "-m", "oelm", *arguments], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 90
     while len(folder.metrics()) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
-    second = oelm("resume", folder.path)  # two processes cannot train in one folder
+    second = here("resume", folder.path)  # two processes cannot train in one folder
     refused(second, "another process is training", code=69)  # nothing wrong with the request
     process.send_signal(signal.SIGUSR1)
     process.terminate()
@@ -174,22 +175,22 @@ def test_inspect_prints_the_published_counts_as_json(here):
     assert set(facts["flops_per_token"]["forward"]) == {"qk", "vo", "ffn", "head", "attention", "total"}
 
 
-def test_methods_lists_the_table_as_json():
-    names = [m["name"] for m in json.loads(oelm("methods", "--json").stdout)]
+def test_methods_lists_the_table_as_json(here):
+    names = [m["name"] for m in json.loads(here("methods", "--json").stdout)]
     assert names[:2] == ["baseline", "oelm_freeze"]
 
 
-def test_a_device_that_is_not_there_is_refused_by_name():
+def test_a_device_that_is_not_there_is_refused_by_name(here):
     import torch
 
     if torch.backends.mps.is_available():
         pytest.skip("this machine has a Metal GPU")
-    run = oelm("train", "--dataset", "fables", "--device", "mps")
+    run = here("train", "--dataset", "fables", "--device", "mps")
     refused(run, "device 'mps' does not exist", "no Metal GPU")
 
 
-def test_doctor_says_what_the_machine_can_do():
-    facts = json.loads(oelm("doctor", "--json", "--offline").stdout)
+def test_doctor_says_what_the_machine_can_do(here):
+    facts = json.loads(here("doctor", "--json", "--offline").stdout)
     assert facts["cores"] >= 1
     assert "torch" in facts
     assert "hub" in facts
@@ -216,50 +217,61 @@ def test_no_default_is_lost_from_the_help():
     assert [text for text in texts if re.search(r"\[[a-z]", text)] == []
 
 
-def test_a_group_without_a_command_shows_its_help_and_no_error():
-    run = oelm("data")
+def test_a_group_without_a_command_shows_its_help_and_no_error(here):
+    run = here("data")
     assert run.returncode == 2
     assert "prepare" in run.stdout + run.stderr and "error" not in run.stderr
 
 
-def quick(*arguments, **environment):
-    """What a command says, and whether it loaded torch on the way."""
-    program = (
-        "import sys, atexit; from oelm.__main__ import main\n"
-        "atexit.register(lambda: print('torch' in sys.modules, 'transformers' in sys.modules)); main()"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **environment},
-    )
-    assert run.stdout.split()[-2:] == ["False", "False"], "it loads torch or transformers before it refuses"
-    return run
+MISTYPED = [
+    (["train", "--method", "oelm_frieze", "--dataset", "fables"], ["did you mean 'oelm_freeze'"]),
+    (["train", "--dataset", "fables", "--size", "nope"], ["size 'nope' is unknown"]),
+    (["train", "--dataset", "fables", "--max-steps", "1_0"], ["--max-steps", "'1_0' is not a whole number"]),
+    (["train", "--dataset", "fables", "--set", "training.max_lrr=1"], ["max_lrr"]),
+    (["train", "--dataset", "fables", "--out", ""], ["the value of --out is empty"]),
+    (["run", "GPT-01", "--out="], ["the value of --out is empty"]),
+    (["report", ""], ["the value of report is empty"]),
+    (["bench", "baseline", "nothing"], ["arm 'nothing' is unknown", "see 'oelm bench --help'"]),
+    (["train", "--dataset", "fables", "--report-to", "wandbe"], ["tracker 'wandbe' is unknown", "wandb"]),
+    (["inspect", "tiny", "--method", "nothing"], ["method 'nothing' is unknown"]),
+    (["inspect", "medium-521"], ["'medium-521'", "did you mean 'medium-512'"]),
+    (["estimate", "--size", "tiny", "--method", "nothing"], ["method 'nothing' is unknown"]),
+    (["run", "GPT-99"], ["experiment 'GPT-99' is unknown"]),
+    (["run", "GPT-01", "--seeds", "0,1_0"], ["--seeds '0,1_0' is not a list of whole numbers"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["train", "--method", "oelm_frieze", "--dataset", "fables"], ["did you mean 'oelm_freeze'"]),
-        (["train", "--dataset", "fables", "--size", "nope"], ["size 'nope' is unknown"]),
-        (["train", "--dataset", "fables", "--max-steps", "1_0"], ["--max-steps", "'1_0' is not a whole number"]),
-        (["train", "--dataset", "fables", "--set", "training.max_lrr=1"], ["max_lrr"]),
-        (["train", "--dataset", "fables", "--out", ""], ["the value of --out is empty"]),
-        (["run", "GPT-01", "--out="], ["the value of --out is empty"]),
-        (["report", ""], ["the value of report is empty"]),
-        (["bench", "baseline", "nothing"], ["arm 'nothing' is unknown", "gpt2"]),
-        (["train", "--dataset", "fables", "--report-to", "wandbe"], ["tracker 'wandbe' is unknown", "wandb"]),
-        (["inspect", "tiny", "--method", "nothing"], ["method 'nothing' is unknown"]),
-        (["inspect", "medium-521"], ["'medium-521'", "did you mean 'medium-512'"]),
-        (["estimate", "--size", "tiny", "--method", "nothing"], ["method 'nothing' is unknown"]),
-        (["run", "GPT-99"], ["experiment 'GPT-99' is unknown"]),
-        (["run", "GPT-01", "--seeds", "0,1_0"], ["--seeds '0,1_0' is not a list of whole numbers"]),
-    ],
-)
-def test_what_is_mistyped_is_refused_before_torch_is_loaded(arguments, words):
-    refused(quick(*arguments), *words)
+QUICK = """
+import contextlib, io, json, sys
+from oelm.__main__ import main
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:], said = words, io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        try: main()
+        except SystemExit as left: code = left.code
+    print(json.dumps([code, said.getvalue(), sorted({"torch", "transformers"} & set(sys.modules))]))
+"""
+
+
+def quick(*commands, **environment):
+    """What commands say, one after the other in one process, and whether they load torch on the way."""
+    words = [sys.executable, "-c", QUICK, json.dumps(commands)]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    assert run.returncode == 0, run.stderr
+    answers = [json.loads(line) for line in run.stdout.splitlines()]
+    return [(subprocess.CompletedProcess(commands, code, "", said), heavy) for code, said, heavy in answers]
+
+
+@pytest.fixture(scope="module")
+def mistyped():
+    return quick(*(arguments for arguments, _ in MISTYPED))
+
+
+@pytest.mark.parametrize("number", range(len(MISTYPED)), ids=[" ".join(arguments) for arguments, _ in MISTYPED])
+def test_what_is_mistyped_is_refused_before_torch_is_loaded(mistyped, number):
+    run, heavy = mistyped[number]
+    refused(run, *MISTYPED[number][1])
+    assert not heavy
 
 
 @pytest.mark.parametrize(
@@ -283,27 +295,38 @@ def test_without_a_network_the_hub_is_asked_once_and_the_answer_is_one_line(argu
 
 
 def test_an_unknown_model_without_a_network_is_one_line_at_once():
-    run = quick("inspect", "llama-1b", HF_HUB_OFFLINE="0", HF_ENDPOINT="http://127.0.0.1:9")
+    ((run, heavy),) = quick(["inspect", "llama-1b"], HF_HUB_OFFLINE="0", HF_ENDPOINT="http://127.0.0.1:9")
     refused(
         run, "model 'llama-1b' is unknown here, and the hub cannot be reached", "or a folder with a config", code=69
     )
+    assert not heavy
 
 
-def test_h_is_help_and_the_shell_can_complete():
+def test_h_is_help_and_the_shell_can_complete(here):
     for arguments in (["-h"], ["train", "-h"], ["data", "prepare", "-h"]):
-        assert "Usage" in oelm(*arguments).stdout
+        assert "Usage" in here(*arguments).stdout
     shown = oelm("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "COMP_WORDS" in shown.stdout, shown.stderr
 
 
-def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_is_json_alone(fables_folder, tmp_path):
+def test_on_80_columns_the_help_names_every_option_in_full(here, monkeypatch):
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    shown = here("train", "-h").stdout
+    assert max(map(len, shown.splitlines())) == 80 and "…" not in shown
+    for _, name, field in options():
+        for flag in (f"--{name.replace('_', '-')}", *field.json_schema_extra["flags"]):
+            assert flag in shown
+    assert "--no-segments" in shown
+
+
+def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_is_json_alone(fables_folder, tmp_path, here):
     command = ["train", "--dataset", fables_folder, *SMALL, "--log-every", "1"]
     run = oelm(*command, "--out", tmp_path / "[bold]a[/]", "--json")
     assert json.loads(run.stdout)["steps"] == 6, run.stderr
     lines = run.stderr.splitlines()
     assert lines[0] == f"baseline → {tmp_path}/[bold]a[/]"
     assert lines[1].startswith("step 1 of 6: loss ") and lines[-1].startswith("step 6 of 6: loss ")
-    quiet = oelm(*command, "--out", tmp_path / "b", "-q")
+    quiet = here(*command, "--out", tmp_path / "b", "-q")
     assert quiet.stderr == "" and quiet.stdout.startswith(f"{tmp_path}/b: perplexity ")
-    loud = oelm(*command, "--out", tmp_path / "c", "-q", "-v")
+    loud = here(*command, "--out", tmp_path / "c", "-q", "-v")
     assert "validation loss" in loud.stderr and "finished: perplexity" in loud.stderr

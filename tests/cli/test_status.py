@@ -183,7 +183,7 @@ def test_failures_and_damage_are_told(runs):
     (runs / "b" / "status.json").write_text("{")
     shown = oelm("status")
     assert "the loss became nan" in shown
-    assert "status.json cannot be read" in shown
+    assert "status.json cannot be read" in shown and "restore it from a copy, or delete the run" in shown
     assert states() == {"a": "failed", "b": "unreadable"}
 
 

@@ -103,10 +103,14 @@ def test_data_is_found_by_path_folder_and_corpus_name(folder: Path) -> None:
 
 def test_what_is_not_prepared_is_told_with_what_is(folder: Path) -> None:
     root = folder.parent
+    with pytest.raises(OelmError, match=r"'nope' is not prepared.*files of yours: oelm data prepare NAME_OR_FILES"):
+        find("nope", root)
+    with pytest.raises(OelmError, match=r"did you mean 'fables-bpe300' or 'fables'\? a corpus or files of yours: oelm"):
+        find("fables-bpe30", root)
     with pytest.raises(
-        OelmError, match=r"'wiki' is not prepared.*prepared: fables-bpe300.*run: oelm data prepare wiki"
+        OelmError, match=r"'wikitext103' is not prepared.*prepared: fables-bpe300.*run: oelm data prepare wikitext103$"
     ):
-        find("wiki", root)
+        find("wikitext103", root)
     (root / "wiki-gpt2.unfinished").mkdir()
     with pytest.raises(OelmError, match="is unfinished"):
         find("wiki-gpt2", root)

@@ -57,7 +57,7 @@ def test_settings_reach_every_run_and_mistakes_name_the_experiment(workplace):
         run.config.training.max_steps == 7
         for run in planned("phase2", settings=["training.max_steps=7", "training.warmup_steps=1"])
     )
-    with pytest.raises(OelmError, match=r"GPT-01: config key 'training.steps' is unknown"):
+    with pytest.raises(OelmError, match=r"GPT-01: setting 'training.steps' is unknown"):
         planned("phase2", settings=["training.steps=7"])
 
 

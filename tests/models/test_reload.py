@@ -67,6 +67,7 @@ for folder in sorted(pathlib.Path({str(tmp_path)!r}).iterdir()):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("got oelm (import oelm before loading)") == 3
     assert done.stdout.split() == [
         "BertForSequenceClassification", "refused", "GPT2LMHeadModel", "refused", "ViTForImageClassification", "refused"
     ]  # fmt: skip

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from oelm.cli.console import command_console
-from oelm.cli.progress import SuiteBoard
+from oelm.cli.progress import GOES_ON, SuiteBoard
 from oelm.errors import OelmError
 from oelm.files import write_json
 
@@ -55,7 +55,9 @@ def demo(
 def _require_success(jobs: "list[Job]") -> None:
     from oelm.experiments.runner import last_words
 
-    failed = [job for job in jobs if job.failed]
+    failed, stopped = [job for job in jobs if job.failed], [job for job in jobs if job.stopped]
+    if stopped:
+        raise OelmError(f"{len(stopped)} of {len(jobs)} runs were stopped; {GOES_ON}")
     if failed:
         folder = failed[0].folder
         raise OelmError(f"{len(failed)} of {len(jobs)} runs failed; {folder.path}: {last_words(folder, lines=1)}")

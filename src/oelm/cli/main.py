@@ -10,6 +10,7 @@ from typing import NoReturn
 import typer
 
 from oelm.cli import claims, data, tasks
+from oelm.cli.settings import ShortHelp
 from oelm.errors import OelmError, printable
 from oelm.files import explain
 
@@ -32,7 +33,7 @@ for name in (  # in the order of the help
     *("report", "doctor"),
 ):
     file = importlib.import_module(f"oelm.cli.{_FILES.get(name, name)}")
-    app.command(name)(getattr(file, name))
+    app.command(name, cls=ShortHelp if name in ("train", "resume") else None)(getattr(file, name))
 app.command("audit", hidden=True)(claims.claims)  # the name of `claims` until version 0.1
 data.app.command("task")(tasks.task)
 app.add_typer(data.app, name="data")
@@ -66,8 +67,8 @@ def main() -> NoReturn:
         if explained is None:
             raise
         _fail(str(explained), explained.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", 130)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        _fail(str(error) or "interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -14,12 +14,15 @@ from rich.text import Text
 
 from oelm.cli.console import command_console
 from oelm.errors import printable
+from oelm.runs import FINISHED
+from oelm.training.environment import usable_cores
 
 if TYPE_CHECKING:
     from oelm.experiments.runner import Job
 
 _SECONDS_BETWEEN_LINES = 15
 _OTHER_LINES = 6
+GOES_ON = "finished runs are kept, the others have saved themselves: the same command goes on"
 
 
 @contextmanager
@@ -40,6 +43,8 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
         shown: dict[str, Any] = {}
 
         def update(facts: dict[str, Any]) -> None:
+            if not shown and (hint := busy(facts)):
+                bar.console.print(hint)
             shown.update({key: value for key, value in facts.items() if value is not None})
             bar.update(task, completed=shown["step"], total=shown["max_steps"], facts=describe(shown))
 
@@ -53,12 +58,21 @@ def _line_by_line(title: str) -> Callable[[dict[str, Any]], None]:
     def update(facts: dict[str, Any]) -> None:
         nonlocal begun
         if not begun:  # not before: what is refused is one line
-            print(printable(title), file=sys.stderr)
+            print(*filter(None, [printable(title), busy(facts)]), sep="\n", file=sys.stderr)
             begun = True
         if facts["step"] or facts["state"] != "running":
             print(f"step {facts['step']} of {facts['max_steps']}: {describe(facts)}", file=sys.stderr, flush=True)
 
     return update
+
+
+def busy(facts: dict[str, Any]) -> str | None:
+    """A hint, where others want the cores as well: threads then wait for each other longer than they work."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    threads = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else 1
+    if facts.get("device") != "cpu" or threads == 1 or load <= usable_cores():
+        return None
+    return f"this machine is busy (load {load:.1f}, {usable_cores()} cores): --threads 1 may be several times faster"
 
 
 @contextmanager
@@ -103,13 +117,13 @@ def _few_lines(console: Any) -> Callable[[str, int, int], None]:
 
 def describe(facts: dict[str, Any]) -> str:
     """One line from a run's status: loss, perplexity or accuracy, speed, time left."""
-    parts = []
+    parts, whole = [], " (whole validation set)" if facts.get("state") == FINISHED else ""
     if facts.get("loss") is not None:
         parts.append(f"loss {facts['loss']:.3f}")
     if facts.get("perplexity") is not None:
-        parts.append(f"ppl {facts['perplexity']:.2f}")
+        parts.append(f"ppl {facts['perplexity']:.2f}{whole}")
     if facts.get("accuracy") is not None:
-        parts.append(f"accuracy {100 * facts['accuracy']:.1f} %")
+        parts.append(f"accuracy {100 * facts['accuracy']:.1f} %{whole}")
     if facts.get("tokens_per_second"):
         parts.append(f"{facts['tokens_per_second']:,.0f} tok/s")
     if facts.get("eta_seconds"):
@@ -136,6 +150,8 @@ class SuiteBoard:
     def __exit__(self, *error: object) -> None:
         if self.live:
             self.live.stop()
+        if isinstance(error[1], KeyboardInterrupt):
+            raise KeyboardInterrupt(f"stopped; {GOES_ON}") from None
 
     def say(self, message: str) -> None:
         self.console.print(printable(message), markup=False)
@@ -174,7 +190,10 @@ class SuiteBoard:
 def overall(jobs: "list[Job]") -> str:
     """How far the suite is and how long it will take, from the speed of the runs that are running."""
     done, total = _steps(jobs)
-    text = f"{sum(job.done for job in jobs)} of {len(jobs)} runs, {100 * done / max(total, 1):.0f} %"
+    ended = [job for job in jobs if job.done]
+    stopped = sum(job.stopped for job in ended)
+    text = f"{len(ended) - stopped} of {len(jobs)} runs, {100 * done / max(total, 1):.0f} %"
+    text += f", {stopped} stopped" if stopped else ""
     running = [job for job in jobs if not job.done and job.status.get("eta_seconds")]
     if not running:
         return text

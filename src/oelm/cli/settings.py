@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
+import typer.core
 
 from oelm.training.config import options
 from oelm.validation import plain_number
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., None])
 PANELS = {"": "What is trained", "model": "What is trained", "training": "Training", "runtime": "Where and how"}
+
+
+class ShortHelp(typer.core.TyperCommand):
+    """A command whose help has one long name per option: 80 columns do not hold all of them."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for option in self.params:
+            long = [name for name in option.opts if name.startswith("--")]
+            option.opts = [*long[:1], *(name for name in option.opts if name not in long)]
+            option.secondary_opts = []
+        super().format_help(ctx, formatter)
 
 
 def options_of_run(*names: str) -> Callable[[Command], Command]:
@@ -41,7 +53,10 @@ def _option(section: str, name: str, field: "FieldInfo") -> inspect.Parameter:
     said, _, default = (field.description or "").partition("; default")
     if not default and field.default is not None:
         default = f": {field.default:g}" if kind is float else f": {field.default}"
-    help_text = f"{said[0].upper()}{said[1:]}." + (f" (default{default})" if default and kind is not bool else "")
+    also = f" Also {', '.join(map(str, extra['flags']))}." if extra["flags"] else ""  # type: ignore[arg-type]
+    if kind is bool and field.default:
+        also = f" Switched off by --no-{dashed}."
+    help_text = f"{said[0].upper()}{said[1:]}.{also}" + (f" (default{default})" if default and kind is not bool else "")
     number: dict[str, Any] = {"parser": _parser(kind), "metavar": f"<{kind.__name__}>"} if kind in (int, float) else {}
     option = typer.Option(*flags, help=help_text, rich_help_panel=PANELS[section], **number)
     return inspect.Parameter(

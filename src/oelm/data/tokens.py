@@ -129,12 +129,17 @@ def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
     _require_no_task(str(name_or_path), root)
     corpora = [path.name for path, name in called.items() if name]
     known = ", ".join(corpora) or "nothing yet"
-    near = difflib.get_close_matches(str(name_or_path), [*corpora, *filter(None, called.values()), "fables"], n=1)
+    from oelm.data.corpora import CORPORA
+
+    choice = dict.fromkeys([*corpora, *filter(None, called.values()), *CORPORA])
+    meant = str(name_or_path) in choice or Path(name_or_path).exists()
+    near = [] if meant else [repr(name) for name in difflib.get_close_matches(str(name_or_path), choice)]
     damaged = ", ".join(path.name for path, name in called.items() if not name)
     raise OelmError(
         f"data {str(name_or_path)!r} is not prepared in {root} (prepared: {known}"
         f"{f'; damaged: {damaged}' if damaged else ''}); "
-        + (f"did you mean {near[0]!r}?" if near else f"run: {_PREPARE} {name_or_path}")
+        + (f"did you mean {' or '.join(near)}? " if near else "")
+        + (f"run: {_PREPARE} {name_or_path}" if meant else f"a corpus or files of yours: {_PREPARE} NAME_OR_FILES")
     )
 
 

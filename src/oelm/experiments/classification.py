@@ -17,13 +17,14 @@ from oelm.experiments.plan import PreparedData
 from oelm.experiments.sources import data_root
 from oelm.records import named_model
 from oelm.training.config import with_settings
-from oelm.training.start import model_folder
 
 TOY_ROWS = {"train": 96, "validation": 24}
 
 
 def prepare_rows(experiment: Experiment, settings: Sequence[str], given: Path | None) -> PreparedData:
     """Its rows, tokenised; `--set model.encoder=FOLDER` puts another encoder in the catalog's place."""
+    from oelm.training.start import model_folder  # with torch, so not before it is needed
+
     task = experiment.task
     assert task is not None
     model = with_settings({"model": experiment.model}, [s for s in settings if s.startswith("model.")])["model"]

@@ -37,7 +37,11 @@ def modified(base: Method, words: list[str]) -> Method:
         if bool(equals) != bool(wants):
             form = f"{name.rstrip('=')}={wants}" if wants else name
             raise OelmError(f"modifier {word!r} of method {base.name!r} must be written {form}")
-        result = change(result, value)
+        try:
+            result = change(result, value)
+        except OelmError as error:
+            named = "" if base.name in str(error) else f"method {'+'.join([base.name, *words])!r}: "
+            raise OelmError(f"{named}{error}") from None
     summary = f"{base.summary}; {', '.join(MODIFIERS[name][2] for name in names)}"
     return replace(result, name="+".join([base.name, *words]), summary=summary, aliases=())
 

@@ -31,9 +31,9 @@ from oelm.freezing.spec import Adapters, Part
 
 CONFIG_KEY = "oelm_projections"
 """Where a saved model's config.json says which projections it has."""
-QUANT_METHOD = "oelm"
+QUANT_METHOD = "oelm (import oelm before loading)"
 """What it calls itself to transformers, whose quantizers rebuild a model's modules before its weights are loaded
-(`oelm.models.reload` is one)."""
+(`oelm.models.reload` is one). Without oelm, transformers prints it when it refuses the model."""
 
 
 class FixedProjection(nn.Module):

@@ -117,6 +117,7 @@ def _require_tensors(model: Any, described: dict[str, Any], files: list[str]) ->
                 )
 
 
-if QUANT_METHOD not in AUTO_QUANTIZER_MAPPING:
-    register_quantization_config(QUANT_METHOD)(ProjectionsConfig)
-    register_quantizer(QUANT_METHOD)(ProjectionsLoader)
+for name in (QUANT_METHOD, "oelm"):  # and what folders of before call it
+    if name not in AUTO_QUANTIZER_MAPPING:
+        register_quantization_config(name)(ProjectionsConfig)
+        register_quantizer(name)(ProjectionsLoader)

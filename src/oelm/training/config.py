@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from oelm.errors import OelmError
+from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import method
 from oelm.records import named_model
 from oelm.validation import plain_number
@@ -38,10 +38,11 @@ class Section(BaseModel):
         if not re.search(r"\b(int|float)\b", kinds) or "dict[" in kinds:
             return value
         if isinstance(value, bool):
-            raise ValueError("Input should be a number, not true or false")
+            raise ValueError("it must be a number, not true or false")
         number = plain_number(value) if isinstance(value, str) else None
         if isinstance(value, str) and number is None and "str" not in kinds and value not in kinds:
-            raise ValueError("Input should be a number, written in digits")
+            words = re.findall(r"Literal\[(.*?)\]", kinds)
+            raise ValueError(" or ".join(["it must be a number, written in digits", *words]))
         return value if number is None else number
 
 
@@ -279,20 +280,30 @@ _UNION_MEMBER = re.compile(r"constrained-|literal\[|dict\[|(str|int|float)$")
 """What pydantic adds to the name of a key that may have several types."""
 
 
-def one_line(error: ValidationError, root: type[BaseModel], kind: str = "config key") -> str:
-    """Every problem with the key, the value and what is allowed there."""
+_PYDANTICS = re.compile(r"Value error, |, (unable|got) .*| or instance of \w+| after validation.*|valid (?!int|dict)")
+"""Words of its messages that say nothing to the user."""
+
+
+def one_line(error: ValidationError, root: type[BaseModel], kind: str = "setting") -> str:
+    """Every problem with the key (and its option), the value and what is allowed there."""
     problems: list[str] = []
+    named = options() if root is RunConfig else ()
+    flags = {f"{section}.{name}".lstrip("."): f" (--{name.replace('_', '-')})" for section, name, _ in named}
     for item in error.errors():
         key = ".".join(str(part) for part in item["loc"] if not _UNION_MEMBER.match(str(part))) or "config"
         if item["type"] == "extra_forbidden":
-            problems.append(f"{kind} {key!r} is unknown; known here: {', '.join(_known_keys(root, item['loc']))}")
+            section = key.rpartition(".")[0]
+            known = [f"{section}.{name}".lstrip(".") for name in _known_keys(root, item["loc"])]
+            problems.append(str(unknown(kind, key, known)))
         elif item["type"] == "missing":
             problems.append(f"{kind} {key!r} is missing")
         else:
-            message = item["msg"].removeprefix("Value error, ")
-            start = f"{kind} {key!r} is {_short(item['input'])}: " if item["loc"] else ""
+            message = re.sub(r"^\w+ should", "it must", _PYDANTICS.sub("", item["msg"]))
+            message = message.replace("valid integer", "whole number").replace("valid dictionary", "mapping")
+            whole = not item["loc"] or isinstance(item["input"], dict)  # the message itself says what does not fit
+            start = "" if whole else f"{kind} {key!r}{flags.get(key, '')} is {_short(item['input'])}; "
             if problems and start and problems[-1].startswith(start):  # the next of several types that it may have
-                problems[-1] += f", or: {message}"
+                problems[-1] += f", or {message.removeprefix('it must be ')}"
             else:
                 problems.append(start + message)
     return "; ".join(problems)

@@ -89,6 +89,16 @@ def test_paths_without_runs_are_skipped_with_the_reason(tmp_path):
     ]
 
 
+def test_means_over_different_seeds_are_said_to_be_so_while_a_run_is_unfinished(tmp_path):
+    for name, seeds in (("baseline", 2), ("oelm_freeze", 3), ("oelm_random", 2)):
+        for seed in range(seeds):
+            make_run(tmp_path, name, seed)
+    assert "other seeds" not in " ".join(said(load_runs(tmp_path)))  # as it was asked for
+    make_run(tmp_path, "baseline", 2, finished=False)
+    (note,) = [note for note in said(load_runs(tmp_path)) if "other seeds" in note]
+    assert ": oelm_freeze. Gaps are over the seeds that both have." in note
+
+
 def test_unfinished_runs_are_listed_and_not_averaged(tmp_path):
     make_run(tmp_path, "baseline", 0, perplexity=4.0)
     make_run(tmp_path, "baseline", 1, finished=False)

@@ -13,7 +13,8 @@ MOST_NAMED = 6  # unfinished runs, or arms with the same note, that are named on
 
 def notes(loaded: Loaded) -> list[Note]:
     """What must be said under the tables, gravest first."""
-    said = [note for comparison in loaded.comparisons for note in _about(comparison)]
+    going = {run.method.name for run in loaded.incomplete}
+    said = [note for comparison in loaded.comparisons for note in _about(comparison, going)]
     times = [record.time for comparison in loaded.comparisons for record in comparison.records if record.time]
     if any(not time.interleaved and not time.is_reference for time in times):
         said.append(Note("note_not_interleaved"))
@@ -25,7 +26,7 @@ def notes(loaded: Loaded) -> list[Note]:
     return said + [Note("note_skipped", {"path": str(s.path), "reason": s.note}) for s in loaded.skipped]
 
 
-def _about(comparison: Comparison) -> Iterator[Note]:
+def _about(comparison: Comparison, going: set[str]) -> Iterator[Note]:
     arms, records = comparison.arms, comparison.records
 
     def note(key: str, **values: Any) -> Note:
@@ -45,6 +46,9 @@ def _about(comparison: Comparison) -> Iterator[Note]:
             yield note("note_rate_edge", arm=arm.label, best=arm.best_rate)
         if arm.baseline and not arm.scores.keys() & arm.baseline.scores.keys():
             yield note("note_no_common_seed", arm=arm.label, baseline=arm.baseline.label)
+    unfinished = [(arm, arm.baseline) for arm in arms if arm.baseline and going & {arm.method, arm.baseline.method}]
+    if uneven := [arm.label for arm, other in unfinished if arm.scores.keys() != other.scores.keys()]:
+        yield note("note_uneven_seeds", arms=_first_few(uneven))
     splits = {str(run.final["split"]) for run in comparison.runs if run.final.get("split")}
     if splits - {"validation"}:
         yield note("note_split", split=", ".join(sorted(splits)))
