@@ -1,12 +1,14 @@
 """oelm export: the same model in a stock architecture, with everything a folder needs to be used without oelm."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from scipy import stats
 from typer.testing import CliRunner
 
 import oelm
@@ -72,10 +74,14 @@ def test_what_no_stock_architecture_has_is_refused_by_name(method, shape, messag
 
 @pytest.fixture(scope="module")
 def run(fables_folder, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "little"
+    return trained(fables_folder, tmp_path_factory.mktemp("runs") / "little", "oelm_freeze+rank=2")
+
+
+def trained(fables_folder, folder, method, seed=0, **shape):
     config = {
-        "method": "oelm_freeze+rank=2",
-        "model": {"size": "demo", "overrides": {"max_seq_len": 32}},
+        "method": method,
+        "seed": seed,
+        "model": {"size": "demo", "overrides": {"max_seq_len": 32, **shape}},
         "data": {"path": str(fables_folder)},
         "training": {"max_steps": 2, "batch_size": 2, "sequence_length": 16, "max_lr": 1e-2, "warmup_steps": 1},
         "runtime": {"device": "cpu", "threads": 1},
@@ -84,12 +90,16 @@ def run(fables_folder, tmp_path_factory):
     return folder
 
 
-def test_an_exported_run_generates_without_oelm_with_the_logits_of_its_checkpoint(run, tmp_path):
+@pytest.mark.parametrize("to", ["hf", "remote-code"])
+def test_an_exported_run_generates_without_oelm_with_the_logits_of_its_checkpoint(run, to, tmp_path, fables_folder):
     out = tmp_path / "exported"
-    said = CliRunner().invoke(app, ["export", str(run), "--out", str(out), "--json"])
+    if to == "remote-code":  # what no stock architecture has
+        run = trained(fables_folder, tmp_path / "run", "signs_qk+rank=2+offset", positions="rotary", qk_width=32)
+    said = CliRunner().invoke(app, ["export", str(run), "--to", to, "--out", str(out), "--json"])
     assert said.exit_code == 0, said.output
     facts = json.loads(said.stdout)
-    assert facts["architecture"] == "GPT2LMHeadModel" and facts["logit_difference"] < 1e-5
+    assert facts["architecture"] == ("GPT2LMHeadModel" if to == "hf" else "GPTForCausalLM")
+    assert facts["logit_difference"] < 1e-5
     ids = torch.randint(0, 512, (2, 32))
     ours = oelm.GPT.from_pretrained(checkpoints.resolve(run).path).eval()
     with torch.no_grad():
@@ -101,14 +111,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, pipeline
 expected = load_file({str(tmp_path / "expected.safetensors")!r})
-model = AutoModelForCausalLM.from_pretrained({str(out)!r})
-assert not any("oelm" in name for name, module in sys.modules.items() if module)
+trust = dict(trust_remote_code={to == "remote-code"})
+model = AutoModelForCausalLM.from_pretrained({str(out)!r}, **trust)
+assert not any(name.startswith("oelm") for name, module in sys.modules.items() if module)
 print((model(expected["ids"]).logits - expected["logits"]).abs().max().item())
-write = pipeline("text-generation", {str(out)!r})
+write = pipeline("text-generation", {str(out)!r}, **trust)
 print(write("A fox", max_new_tokens=5, do_sample=False)[0]["generated_text"].startswith("A fox"))
 print(write.tokenizer.eos_token_id == model.config.eos_token_id == model.generation_config.pad_token_id)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    own_cache = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own_cache)
     assert done.returncode == 0, done.stderr
     difference, *rest = done.stdout.split()
     assert float(difference) < 1e-5 and rest == ["True", "True"]
@@ -127,6 +139,25 @@ def test_the_card_is_made_from_the_records(run, tmp_path):
     settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert settings["tokenizer_class"] == "PreTrainedTokenizerFast" and settings["model_max_length"] == 32
     assert str(oelm.FreezeReport.from_json((run / "freeze.json").read_text())).splitlines()[0] in card
+
+
+def test_the_card_gives_the_interval_over_the_seeds_beside_it(fables_folder, tmp_path):
+    for seed in (0, 1, 2):
+        trained(fables_folder, tmp_path / f"run-{seed}", "baseline", seed)
+    trained(fables_folder, tmp_path / "other", "oelm_freeze", 3)
+    export(tmp_path / "run-1", tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    scores = [json.loads((tmp_path / f"run-{s}" / "result.json").read_text())["final"]["perplexity"] for s in (0, 1, 2)]
+    half = stats.t.ppf(0.975, 2) * stats.sem(scores)
+    mean = sum(scores) / 3
+    told = f"{scores[1]:.2f} (mean of 3 seeds {mean:.2f} [{mean - half:.2f}, {mean + half:.2f}], 95 %)"
+    assert f"| perplexity | {told} |" in card
+    assert "carry no interval" not in card
+
+
+def test_what_gguf_runtimes_compute_alike_is_ready_for_them(fables_folder, tmp_path):
+    run = trained(fables_folder, tmp_path / "run", "oelm_freeze", **LLAMA)
+    assert export(run, tmp_path / "out", to="gguf-ready")["architecture"] == "LlamaForCausalLM"
 
 
 def test_a_classifier_with_adapters_becomes_an_ordinary_one(tmp_path):
@@ -148,8 +179,7 @@ def test_a_classifier_with_adapters_becomes_an_ordinary_one(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--to", "gguf-ready"], "--to gguf-ready is not there"),
-        (["--to", "remote-code"], "--to remote-code is not there"),
+        (["--to", "gguf-ready"], "--to gguf-ready needs a model that equals LlamaForCausalLM or Qwen3ForCausalLM"),
         (["--to", "onnx"], "export format 'onnx' is unknown"),
         (["--checkpoint", "newest"], "checkpoint 'newest' is unknown"),
         (["--out", "."], "is there already"),

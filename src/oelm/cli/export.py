@@ -10,7 +10,11 @@ import typer
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder or a checkpoint folder.")],
     to: Annotated[
-        str, typer.Option(help="hf: the stock architecture it equals (GPT-2, GPT-NeoX, Llama, Qwen3, or its own).")
+        str,
+        typer.Option(
+            help="hf: the stock architecture it equals (GPT-2, GPT-NeoX, Llama, Qwen3, or its own). remote-code: "
+            "our GPT with its source beside it, for what has no equal. gguf-ready: hf, where GGUF runtimes agree."
+        ),
     ] = "hf",
     out: Annotated[Path | None, typer.Option(help="Folder to write; by default RUN/export.")] = None,
     checkpoint: Annotated[str, typer.Option(help="best or latest.")] = "best",
@@ -23,8 +27,8 @@ def export(
     """Write a trained model as a folder that needs no oelm: merged weights, tokenizer, model card.
 
     Adapters and projections without weights are folded into dense matrices. What no stock architecture has (token
-    shift, key offset, thin heads …) is refused by name. Before anything is written, the logits are compared with the
-    checkpoint's.
+    shift, key offset, thin heads …) is refused by name; --to remote-code takes it. Before anything is written, the
+    logits are compared with the checkpoint's.
     """
     from oelm.evaluation.export import export as write
     from oelm.evaluation.export import push as upload

@@ -1,6 +1,7 @@
 """A run's model as a folder that every tool reads: stock weights, tokenizer, generation settings and a model card.
 
-The folder needs no oelm: `pipeline("text-generation", folder)` works on it. Its logits were compared with those of the
+The folder needs no oelm: `pipeline("text-generation", folder)` works on it (with `trust_remote_code=True` if it was
+written as remote code). Its logits were compared with those of the
 checkpoint before it appears.
 """
 
@@ -13,14 +14,14 @@ from oelm.data.tokenization import end_of_text_id, tokenizer_hash
 from oelm.errors import OelmError, Unavailable, unknown
 from oelm.evaluation.card import model_card
 from oelm.files import appearing_folder
+from oelm.models.remote_code import write_code
 from oelm.training import checkpoints
 
 TOLERANCE = 1e-5
 """How far a logit may be from the checkpoint's, as a share of the largest."""
-NOT_THERE = {
-    "remote-code": "a modelling file of its own is not written",
-    "gguf-ready": "no conversion was tried out; converters read the folder that --to hf writes",
-}
+FORMATS = ("hf", "remote-code", "gguf-ready")
+GGUF = ("LlamaForCausalLM", "Qwen3ForCausalLM")
+"""What GGUF runtimes compute alike; their GELU is an approximation, so GPT-2 and GPT-NeoX differ a little there."""
 _SPECIAL = {
     "pad_token": ("[PAD]", "<pad>"),
     "cls_token": ("[CLS]", "<s>"),
@@ -34,17 +35,20 @@ def export(
     run: str | Path, out: str | Path | None = None, *, to: str = "hf", which: str = checkpoints.BEST
 ) -> dict[str, Any]:
     """Write the model of a run (or of a checkpoint folder) to `out`, by default RUN/export; say what was written."""
-    if to in NOT_THERE:
-        raise OelmError(f"--to {to} is not there: {NOT_THERE[to]}; use --to hf")
-    if to != "hf":
-        raise unknown("export format", to, ["hf"])
+    if to not in FORMATS:
+        raise unknown("export format", to, FORMATS)
     if which not in (checkpoints.BEST, checkpoints.LATEST):
         raise unknown("checkpoint", which, (checkpoints.BEST, checkpoints.LATEST))
     checkpoint = checkpoints.resolve(Path(run), which)
     out = Path(out) if out is not None else Path(run) / "export"
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OelmError(f"{out} is there already; remove it, or give another folder with --out")
-    original, stock = _models(checkpoint.path)
+    original, stock = _models(checkpoint.path, to)
+    if to == "gguf-ready" and type(stock).__name__ not in GGUF:
+        raise OelmError(
+            f"--to gguf-ready needs a model that equals {' or '.join(GGUF)} (rotary positions, norm=rms, ffn=swiglu); "
+            f"this one equals {type(stock).__name__}, whose GELU GGUF runtimes approximate; use --to hf"
+        )
     difference = _difference(original, stock)
     if difference > TOLERANCE:
         raise OelmError(
@@ -53,6 +57,7 @@ def export(
     tokenizer = _tokenizer(checkpoint.path, stock)
     facts = {
         "folder": str(out),
+        "to": to,
         "architecture": type(stock).__name__,
         "step": checkpoint.step,
         "logit_difference": difference,
@@ -62,6 +67,8 @@ def export(
     }
     with appearing_folder(out) as folder:
         stock.save_pretrained(folder)
+        if to == "remote-code":
+            write_code(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
             settings = folder / "tokenizer_config.json"  # under the name that transformers 4 knows as well
@@ -84,8 +91,8 @@ def push(folder: str | Path, repository: str, *, private: bool = True) -> str:
         raise Unavailable(f"{folder} was written, but {repository} could not be pushed to ({reason})") from error
 
 
-def _models(folder: Path) -> tuple[Any, Any]:
-    """The checkpoint's model, and the stock one that it equals."""
+def _models(folder: Path, to: str) -> tuple[Any, Any]:
+    """The checkpoint's model, and what is to be written: the stock one that it equals, or ours behind Auto classes."""
     import transformers
     from transformers.utils import logging
 
@@ -97,7 +104,11 @@ def _models(folder: Path) -> tuple[Any, Any]:
     name = (json.loads((folder / "config.json").read_text("utf-8")).get("architectures") or [""])[0]
     if name == "GPTForCausalLM":
         original = GPT.from_pretrained(folder).eval()
+        if to == "remote-code":
+            return original, transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
         return original, to_stock(original)
+    if to == "remote-code":
+        raise OelmError(f"{name} is an architecture of transformers and needs no code of its own; use --to hf")
     stock_class = getattr(transformers, str(name), None)
     if not (isinstance(stock_class, type) and issubclass(stock_class, transformers.PreTrainedModel)):
         raise OelmError(
