@@ -59,21 +59,15 @@ def evaluate(
         downstream.find_tasks([name.strip() for name in tasks.split(",") if name.strip()], task_data) if tasks else []
     )
 
-    def measure(subject: Any) -> dict[str, dict[str, Any]]:
+    def measure(subject: Any) -> list[dict[str, Any]]:
         found = [downstream.evaluate(subject, one, limit=limit, fewshot=fewshot, batch=batch) for one in asked]
-        found += [perplexity.file_perplexity(subject, text, stride)] if text else []
-        return {_file_name(facts): facts for facts in found}
+        return [*found, perplexity.file_perplexity(subject, text, stride)] if text else found
 
     found = survey(models, checkpoint, measure)
     for facts in found["models"]:
         for note in _notes(facts):
             typer.echo(f"{facts['model']}: {facts['task']}: {note}", err=True)
     show(found, as_json)
-
-
-def _file_name(facts: dict[str, Any]) -> str:
-    name = f"text-{facts['text']}" if "text" in facts else f"task-{facts['label']}"
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
 
 
 def _notes(facts: dict[str, Any]) -> Iterator[str]:

@@ -63,7 +63,7 @@ def generate(
         from oelm.evaluation.quality import quality as measure
 
         how |= {"prompt": prompt, "samples": batch or 100, "reference": load(reference) if reference else None}
-        show(survey(models, checkpoint, lambda subject: {"generation": measure(subject, **how)}), as_json)
+        show(survey(models, checkpoint, lambda subject: [measure(subject, **how)]), as_json)
         return
     run, batch = models[0], batch or 1
     subject = load(run, checkpoint)

@@ -42,10 +42,10 @@ def probe(
     if figure is not None and len(models) > 1:
         raise OelmError(f"--figure {figure} is for one model, not {len(models)}; every run has its own in its folder")
 
-    def measure(subject: Any) -> dict[str, dict[str, Any]]:
+    def measure(subject: Any) -> list[dict[str, Any]]:
         told = fables if fables is not None else 50 if _trained_on_fables(subject.run) else 0
         record = probes.probe(subject, samples=samples, seed=seed, fables=told)
-        return {"probe": {**record, **_headlines(record)}}
+        return [{"name": "probe", **record, **_headlines(record)}]
 
     found = survey(models, checkpoint, measure, attn_implementation="eager")
     for record in found["models"]:

@@ -9,14 +9,14 @@ import typer
 if TYPE_CHECKING:
     from oelm.evaluation.subjects import Subject
 
-Records = dict[str, dict[str, Any]]
-"""By the name of their file, each with `headlines`, perhaps with figures to stand `beside` them."""
-
 
 def survey(
-    models: Sequence[str], checkpoint: str, measure: "Callable[[Subject], Records]", **options: Any
+    models: Sequence[str], checkpoint: str, measure: "Callable[[Subject], list[dict[str, Any]]]", **options: Any
 ) -> dict[str, list[dict[str, Any]]]:
-    """All records, and their headlines as one row per arm."""
+    """All records, and their headlines as one row per arm.
+
+    Each record has a `name`, `headlines` and perhaps figures to stand `beside` them.
+    """
     from oelm.analysis.compare.across import Measured, across
     from oelm.evaluation.subjects import load
 
@@ -25,7 +25,8 @@ def survey(
     for name in models:
         subject = load(name, checkpoint, **options)
         values: dict[str, float] = {}
-        for file, facts in measure(subject).items():
+        for facts in measure(subject):
+            file = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in facts["name"])
             kept = subject.record(file, facts)
             records.append({"model": name, **facts, "file": kept and str(kept)})
             values |= facts["headlines"]

@@ -69,8 +69,8 @@ def evaluate(
     label = asked.name + (f" {max(shots.values())}-shot" if any(shots.values()) else "")
     label += f" first {limit}" if limit else ""
     return {
+        "name": f"task-{label}",
         "task": asked.name,
-        "label": label,
         "metric": metric,
         "score": score,
         "rows": sum(rows.values()),

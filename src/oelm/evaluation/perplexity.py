@@ -27,7 +27,7 @@ def file_perplexity(subject: Subject, file: Path, stride: int | None = None) -> 
     spent = nats(subject, ids, stride)
     perplexity = math.exp(min(spent / (len(ids) - 1), 700.0))
     return {
-        "text": file.name,
+        "name": f"text-{file.name}",
         "tokens": len(ids) - 1,
         "context": subject.context,
         "stride": stride,

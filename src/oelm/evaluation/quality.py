@@ -29,7 +29,7 @@ def quality(
         texts += write(subject, prompt, tokens=tokens, seed=seed + len(texts), batch=more, **how)
     read = _validation_texts(subject, samples, tokens)
     return {
-        **{"prompt": prompt, "samples": samples, "tokens": tokens, "seed": seed, **how},
+        **{"name": "generation", "prompt": prompt, "samples": samples, "tokens": tokens, "seed": seed, **how},
         "reference": reference and reference.name,
         "headlines": figures(texts, reference),
         "beside": {READ: figures(read, reference)} if read else {},

@@ -2,10 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-from oelm.analysis.compare.arms import Arm, Comparison, Note, Run, is_number
+from oelm.analysis.compare.arms import Comparison, Note, Run, is_number
 from oelm.analysis.compare.results import Loaded, Skipped
 from oelm.analysis.compare.statistics import paired_t, spread
 from oelm.analysis.report.cells import number_cell, text_cell
@@ -16,45 +15,44 @@ from oelm.records import read_json, read_rows
 
 MISTAKES = 3
 LONGEST = 300
-Values = dict[str, dict[int, float]]
-"""By measure and seed."""
+Row = dict[str, Any]
 
 
-@dataclass
-class Evaluations:
-    measures: list[dict[str, Any]] = field(default_factory=list)
-    confusions: dict[tuple[str, ...], list[dict[str, Any]]] = field(default_factory=dict)
-    """By the classes that there are."""
-    mistakes: list[dict[str, Any]] = field(default_factory=list)
-    damaged: list[Skipped] = field(default_factory=list)
-
-    def tables(self, t: Texts, place: Callable[[Any], str]) -> Iterator[Table]:
-        """A row per measure and arm, per arm and class, per mistake."""
-        measure, method, known, called, told = (
-            Column(key, text_cell(key), right=False) for key in ("measure", "method", "class", "prediction", "text")
-        )
-        columns = [measure, method, Column("value", _value), Column("difference", _change)]
-        yield Table("evaluation", columns, self.measures, t, place)
-        for classes, rows in self.confusions.items():
-            said = [Column(f"said_{c}", text_cell(f"said_{c}"), heading=t("column_said", name=c)) for c in classes]
-            yield Table("confusion", [method, known, *said], rows, t, place)
-        columns = [method, told, known, called, Column("sure", number_cell("sure", ".2f"))]
-        yield Table("mistakes", columns, self.mistakes, t, place)
-
-
-def evaluations(loaded: Loaded) -> Evaluations:
-    found = Evaluations()
+def evaluation_tables(loaded: Loaded, t: Texts, place: Callable[[Any], str]) -> tuple[list[Table], list[Skipped]]:
+    """A row per measure and arm, per arm and class, per mistake; and the records that cannot be read."""
+    damaged: list[Skipped] = []
+    measures: list[Row] = []
+    confusions: dict[tuple[str, ...], list[Row]] = {}  # by the classes that there are
+    mistakes: list[Row] = []
     for comparison in loaded.comparisons:
-        place = {"dataset": comparison.dataset, "model": comparison.model}
-        found.measures += [{**place, **row} for row in _measures(comparison, found.damaged)]
+        where = {"dataset": comparison.dataset, "model": comparison.model}
+        measures += [{**where, **row} for row in _measures(comparison, damaged)]
         for arm in comparison.arms:
-            _predictions(arm, {**place, "method": arm.label}, found)
-    return found
+            answers = [answer for run in arm.runs if (answer := _answers(run, damaged))]
+            counts = Counter((row["class"], row["prediction"]) for answer in answers for row in answer)
+            classes = tuple(map(str, arm.runs[0].final.get("classes") or ())) if answers else ()
+            for label in classes:
+                total = max(1, sum(counts[label, said] for said in classes))
+                said = {f"said_{c}": f"{counts[label, c]:,} ({counts[label, c] / total:.0%})" for c in classes}
+                confusions.setdefault(classes, []).append({**where, "method": arm.label, "class": label, **said})
+            wrong = [row for row in (answers[0] if answers else ()) if row["class"] != row["prediction"]]
+            surest = sorted(wrong, key=lambda row: -row["sure"])[:MISTAKES]
+            mistakes += [{**where, "method": arm.label, **row} for row in surest]
+    measure, method, known, called, told = (
+        Column(key, text_cell(key), right=False) for key in ("measure", "method", "class", "prediction", "text")
+    )
+    figures = [measure, method, Column("value", _value), Column("difference", _change)]
+    tables = [Table("evaluation", figures, measures, t, place)]
+    for classes, rows in confusions.items():
+        shares = [Column(f"said_{c}", text_cell(f"said_{c}"), heading=t("column_said", name=c)) for c in classes]
+        tables.append(Table("confusion", [method, known, *shares], rows, t, place))
+    columns = [method, told, known, called, Column("sure", number_cell("sure", ".2f"))]
+    return [*tables, Table("mistakes", columns, mistakes, t, place)], damaged
 
 
-def _measures(comparison: Comparison, damaged: list[Skipped]) -> list[dict[str, Any]]:
-    arms: dict[str, Values] = {}
-    beside: dict[str, Values] = {}
+def _measures(comparison: Comparison, damaged: list[Skipped]) -> list[Row]:
+    arms: dict[str, dict[str, dict[int, float]]] = {}  # by label, measure and seed
+    beside: dict[str, dict[str, dict[int, float]]] = {}
     for arm in comparison.arms:
         for run in arm.runs:
             for record in _records(run, damaged):
@@ -97,27 +95,21 @@ def _records(run: Run, damaged: list[Skipped]) -> Iterator[dict[str, Any]]:
             damaged.append(Skipped(file, Note("skip_unreadable", {"error": str(error)})))
 
 
-def _predictions(arm: Arm, place: dict[str, str], found: Evaluations) -> None:
-    counts: Counter[tuple[str, str]] = Counter()
-    for number, run in enumerate(arm.runs):
-        file = run.folder.predictions_file
-        try:
-            rows = read_rows(file, "label", "prediction", "scores")
-            pairs = [(str(row["label"]), str(row["prediction"])) for row in rows]
-            wrong = [(max(map(float, row["scores"])), row) for row, (a, b) in zip(rows, pairs, strict=True) if a != b]
-        except (OelmError, TypeError, ValueError) as error:
-            found.damaged.append(Skipped(file, Note("skip_unreadable", {"error": str(error)})))
-            continue
-        counts.update(pairs)
-        for sure, row in sorted(wrong, key=lambda one: -one[0])[: 0 if number else MISTAKES]:
-            text = str(row.get("text") or row.get("index"))[:LONGEST]
-            known = {"class": str(row["label"]), "prediction": str(row["prediction"])}
-            found.mistakes.append({**place, "text": text, **known, "sure": sure})
-    classes = tuple(map(str, arm.runs[0].final.get("classes") or ())) if counts else ()
-    for label in classes:
-        total = sum(counts[label, said] for said in classes)
-        shares = {f"said_{c}": f"{counts[label, c]:,} ({counts[label, c] / max(1, total):.0%})" for c in classes}
-        found.confusions.setdefault(classes, []).append({**place, "class": label, **shares})
+def _answers(run: Run, damaged: list[Skipped]) -> list[Row]:
+    """What a classifier made of every row it was judged by."""
+    try:
+        return [
+            {
+                "class": str(row["label"]),
+                "prediction": str(row["prediction"]),
+                "sure": max(map(float, row["scores"])),
+                "text": str(row.get("text") or row.get("index"))[:LONGEST],
+            }
+            for row in read_rows(run.folder.predictions_file, "label", "prediction", "scores")
+        ]
+    except (OelmError, TypeError, ValueError) as error:
+        damaged.append(Skipped(run.folder.predictions_file, Note("skip_unreadable", {"error": str(error)})))
+        return []
 
 
 def _value(record: dict[str, Any], t: Texts) -> str:

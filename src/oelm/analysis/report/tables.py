@@ -15,7 +15,7 @@ from oelm.analysis.compare.results import Loaded
 from oelm.analysis.compare.statistics import METRICS, spread
 from oelm.analysis.report import cells
 from oelm.analysis.report.cells import bytes_cell, number_cell, of, score_cell, text_cell
-from oelm.analysis.report.evaluations import evaluations
+from oelm.analysis.report.evaluations import evaluation_tables
 from oelm.analysis.report.rendering import Column, Table
 from oelm.analysis.report.texts import texts
 
@@ -41,8 +41,8 @@ def summary_table(loaded: Loaded, lang: str = "en") -> Table:
 def all_tables(loaded: Loaded, lang: str = "en") -> list[Table]:
     t, arms = texts(lang), _all(loaded)
     gaps = [r for comparison in loaded.comparisons for r in _best_first(comparison.records)]
-    measured = evaluations(loaded)
-    skipped = [{"path": str(s.path), "reason": t.note(s.note)} for s in (*loaded.skipped, *measured.damaged)]
+    measured, damaged = evaluation_tables(loaded, t, _place)
+    skipped = [{"path": str(s.path), "reason": t.note(s.note)} for s in (*loaded.skipped, *damaged)]
     tables = [
         summary_table(loaded, lang),
         Table("yardstick", _YARDSTICK_COLUMNS, [r for r in gaps if r.compute or r.best_trained], t, _place),
@@ -51,7 +51,7 @@ def all_tables(loaded: Loaded, lang: str = "en") -> list[Table]:
         Table("time", _TIME_COLUMNS, [r for r in arms if r.time], t, _place),
         *(sweep_table(comparison, lang) for comparison in loaded.comparisons),
         *(steps_table(comparison, lang) for comparison in loaded.comparisons),
-        *measured.tables(t, _place),
+        *measured,
         Table("runs", _RUN_COLUMNS, _run_facts(loaded), t),
         Table("skipped", _SKIPPED_COLUMNS, skipped, t),
     ]
