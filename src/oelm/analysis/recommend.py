@@ -1,8 +1,7 @@
 """Which method to use, from measured runs only: what kept within a budget, what did not, and what nobody knows yet.
 
 A method is advised only if, on every data set it was tried on, its whole interval over several seeds lies within the
-budget; one seed proves nothing. The nearer a comparison is to the asked model, the more it says; that judgement is left
-to the reader, so every comparison is named with its model.
+budget; one seed proves nothing. How near a comparison is to the asked model is left to the reader.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -32,9 +31,8 @@ class Evidence:
     seeds: int
     gap: float
     unit: str
-    worse_low: float | None
+    worse_low: float | None  # by how many percent it is worse than its baseline, as an interval; None with one seed
     worse_high: float | None
-    """By how many percent it is worse than its baseline, as an interval; None without one (a single seed)."""
     verdict: str
     baseline: str
     equal: bool  # whether that baseline has the same learned adapters and start
@@ -53,10 +51,8 @@ class Advice:
     evidence: list[Evidence]
     methods: dict[str, dict[str, Any]]  # what each method is made of, as its runs recorded it
     left_out: list[str] = field(default_factory=list)  # what was there and could not serve, with the reason
-    costs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What each method costs in the asked model; those that do not fit it have none."""
-    misfits: dict[str, str] = field(default_factory=dict)
-    """Why a method cannot be used in the asked model, for those that cannot."""
+    costs: dict[str, dict[str, Any]] = field(default_factory=dict)  # in the asked model, of methods that fit it
+    misfits: dict[str, str] = field(default_factory=dict)  # why the others do not
 
     @property
     def method(self) -> str | None:

@@ -56,22 +56,18 @@ def report(
 
 def _found(what: str, scale: str, root: Path, lang: str) -> tuple[list[Path], Path]:
     """Where the runs are, and where the report on them lies unless told otherwise."""
-    is_folder = what == "runs" or "/" in what or Path(what).exists()
-    return ([Path(what)], Path(what)) if is_folder else _named(what, scale, root, lang)
-
-
-def _named(name: str, scale: str, root: Path, lang: str) -> tuple[list[Path], Path]:
-    """The run folders of an experiment or suite, and where the report on them lies."""
+    if what == "runs" or "/" in what or Path(what).exists():
+        return [Path(what)], Path(what)
     from oelm.experiments.entries import SCALES
     from oelm.experiments.suite import runs_of
 
     try:
-        found = runs_of([name], root / scale, scale)
+        found = runs_of([what], root / scale, scale)
     except OelmError as error:
-        raise OelmError(f"{name} is no folder; {error}") from None
+        raise OelmError(f"{what} is no folder; {error}") from None
     if not found:
-        elsewhere = [other for other in SCALES if runs_of([name], root / other, other)]
-        hint = f"there are some at scale {elsewhere[0]}" if elsewhere else f"make them: oelm run {name} --scale {scale}"
-        raise OelmError(f"{name} has no runs at scale {scale} in {root / scale}; {hint}")
+        elsewhere = [other for other in SCALES if runs_of([what], root / other, other)]
+        hint = f"there are some at scale {elsewhere[0]}" if elsewhere else f"make them: oelm run {what} --scale {scale}"
+        raise OelmError(f"{what} has no runs at scale {scale} in {root / scale}; {hint}")
     suffix = "" if lang == "en" else f".{lang}"
-    return [run.folder for run in found], root / scale / f"report-{name}{suffix}.html"
+    return [run.folder for run in found], root / scale / f"report-{what}{suffix}.html"

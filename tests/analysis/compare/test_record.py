@@ -5,7 +5,7 @@ import json
 import pytest
 
 from factory import QK, TOTAL, make_run, make_suite
-from oelm.analysis.compare.results import compare, load_runs
+from oelm.analysis.compare.results import load_runs
 from oelm.files import write_json
 
 WOBBLE = (1.0, 1.01, 0.99)
@@ -15,7 +15,7 @@ def records(root, scores, wobble=WOBBLE):
     for name, score in scores.items():
         for seed, factor in enumerate(wobble):
             make_run(root, name, seed, perplexity=score * factor)
-    return {record.label: record for comparison in compare(root) for record in comparison.records}
+    return {record.label: record for comparison in load_runs(root).comparisons for record in comparison.records}
 
 
 def test_an_arm_stands_beside_the_plain_and_the_equally_equipped_baseline(tmp_path):
@@ -48,19 +48,19 @@ def test_an_undecided_verdict_says_how_many_more_seeds_it_needs(tmp_path):
     for seed, value in enumerate((10.2, 10.3, 10.45, 10.6)):
         make_run(tmp_path, "baseline", seed, perplexity=10.0)
         make_run(tmp_path, "q_only", seed, perplexity=value)
-    record = compare(tmp_path)[0].records[1]
+    record = load_runs(tmp_path).comparisons[0].records[1]
     assert record.verdict == "undecided" and record.more_seeds > 0
     for seed in range(4, 4 + 2 * record.more_seeds):
         make_run(tmp_path, "baseline", seed, perplexity=10.0)
         make_run(tmp_path, "q_only", seed, perplexity=(10.2, 10.3, 10.45, 10.6)[seed % 4])
-    assert compare(tmp_path)[0].records[1].verdict == "met"
+    assert load_runs(tmp_path).comparisons[0].records[1].verdict == "met"
 
 
 def test_the_correlation_of_the_seeds_is_known_and_the_interval_is_paired(tmp_path):
     for seed, (base, arm) in enumerate([(10.0, 10.4), (10.2, 10.3), (10.4, 10.1)]):
         make_run(tmp_path, "baseline", seed, perplexity=base)
         make_run(tmp_path, "q_only", seed, perplexity=arm)
-    gap = compare(tmp_path)[0].records[1].plain.gap
+    gap = load_runs(tmp_path).comparisons[0].records[1].plain.gap
     assert gap.correlation < -0.9
     assert gap.t.high - gap.t.low > gap.unpaired.high - gap.unpaired.low  # the wider one decides
 
@@ -76,7 +76,7 @@ def test_costs_are_those_of_the_runs(tmp_path):
         folder = make_run(tmp_path, name)
         facts = {"flops_per_token": flops, "block_flops_per_token": flops - 200}
         write_json(folder.result_file, {**folder.result(), **facts})
-    base, frozen = compare(tmp_path)[0].records
+    base, frozen = load_runs(tmp_path).comparisons[0].records
     assert (frozen.costs.parameters, frozen.costs.frozen, frozen.costs.trainable) == (TOTAL, QK, TOTAL - QK)
     assert (frozen.costs.flops_ratio, frozen.costs.block_flops_ratio) == (0.95, 750 / 800)
     assert base.costs.flops_ratio == 1 and base.costs.total_flops == 1000 * 1000 * 2048
@@ -86,7 +86,7 @@ def test_seconds_and_ratio_of_a_step_are_one_statistic(tmp_path):
     for seed, (base, arm) in enumerate([(0.2, 0.1), (0.4, 0.4)]):
         make_run(tmp_path, "baseline", seed, step_seconds=base)
         make_run(tmp_path, "oelm_freeze", seed, step_seconds=arm)
-    base, arm = (record.time for record in compare(tmp_path)[0].records)
+    base, arm = (record.time for record in load_runs(tmp_path).comparisons[0].records)
     assert arm.ratio == pytest.approx(0.5**0.5)  # paired by seed
     assert arm.seconds == pytest.approx(arm.ratio * base.seconds)
 
@@ -96,15 +96,15 @@ def test_a_stored_verdict_on_time_goes_before_the_interval(tmp_path, stored, ver
     make_run(tmp_path, "oelm_freeze")
     measured = {"ratio": 0.983, "low": 0.953, "high": 0.999, **stored}
     write_json(tmp_path / "step_time.json", {"arms": {"oelm_freeze": measured}, "reference_median_seconds": 2.0})
-    time = compare(tmp_path)[0].records[0].time
+    time = load_runs(tmp_path).comparisons[0].records[0].time
     assert (time.verdict, time.seconds) == (verdict, pytest.approx(1.966))
 
 
 def test_records_are_plain_json_and_computed_once(tmp_path):
     make_suite(tmp_path, seeds=(0, 1))
     loaded = load_runs(tmp_path)
-    (comparison,) = compare(loaded)
-    assert comparison.records is compare(loaded)[0].records
+    (comparison,) = loaded.comparisons
+    assert comparison.records is loaded.comparisons[0].records
     told = [record.to_dict() for record in comparison.records]
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     assert [arm["label"] for arm in told] == [arm.label for arm in comparison.arms]

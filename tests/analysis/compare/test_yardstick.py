@@ -5,7 +5,7 @@ import math
 import pytest
 
 from factory import make_run
-from oelm.analysis.compare.results import compare, load_runs
+from oelm.analysis.compare.results import load_runs
 from oelm.analysis.report.tables import all_tables
 from oelm.analysis.report.texts import texts
 from oelm.analysis.report.words import verdict_lines
@@ -34,7 +34,7 @@ def ladder(root, lengths=LENGTHS, seeds=tuple(NOISE)):
 
 
 def record(root, label):
-    (comparison,) = compare(root)
+    (comparison,) = load_runs(root).comparisons
     return next(record for record in comparison.records if record.label == label)
 
 
@@ -77,7 +77,7 @@ def test_beyond_the_trained_lengths_it_is_marked(tmp_path):
 def test_lengths_that_only_baselines_have_are_no_comparison_of_their_own(tmp_path):
     ladder(tmp_path)
     run(tmp_path, "q_only", 0, loss(1_000, 0), warmup_steps=50)
-    (comparison,) = compare(tmp_path)
+    (comparison,) = load_runs(tmp_path).comparisons
     assert [arm.label for arm in comparison.arms] == ["baseline", "q_only"]
     assert comparison.model == "demo" and len(comparison.ladder) == 4
     assert comparison.records[1].comparable

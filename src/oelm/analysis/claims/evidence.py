@@ -44,8 +44,7 @@ class Evidence:
     suites: Mapping[str, Sequence[str]]
     models: Mapping[str, Mapping[str, Any]]
     datasets: Mapping[str, Mapping[str, Any]]
-    stand_ins: Mapping[str, str] = field(default_factory=dict)
-    """The corpus that is read in place of another at a smaller scale."""
+    stand_ins: Mapping[str, str] = field(default_factory=dict)  # the corpus that is read in place of another
     loaded: Loaded | None = None
 
     def figure(self, name: str, key: str) -> float:

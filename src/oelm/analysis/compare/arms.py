@@ -1,8 +1,6 @@
 """What is compared, from small to large: a run, an arm, a comparison.
 
-A *run* is one folder. An *arm* is one method with one set of settings, over seeds. A *comparison* is the arms that
-share data, model and metric, and the length of training where there are baselines of several lengths, so that they may
-stand in one figure.
+docs/architecture.md defines the words. Baselines of several lengths make a comparison of each length.
 """
 
 import json
@@ -21,10 +19,8 @@ if TYPE_CHECKING:
     from oelm.analysis.compare.record import ArmRecord
 
 BASELINE = "baseline"
-RECORDING_KEYS = {
-    f"training.{k}" for k in ("log_every", "eval_every", "eval_tokens", "eval_budget", "checkpoint_every")
-}
-"""They decide what is written down, not what is learned: they neither split an arm nor spoil a comparison."""
+_RECORDING = ("log_every", "eval_every", "eval_tokens", "eval_budget", "checkpoint_every")
+RECORDING_KEYS = {f"training.{key}" for key in _RECORDING}  # what is written down, not what is learned
 RATE_KEYS = ("training.max_lr", "training.min_lr")
 Rates = dict[float, float]  # score by learning rate; not a number where no run came to its end
 
@@ -47,8 +43,7 @@ class Run:
     result: dict[str, Any] | None
     environment: dict[str, Any]
     validations: list[dict[str, Any]]
-    measured: tuple[dict[str, Any], ...] = ()
-    """Step times of interleaved arms (`step_time.json`), from the folder it lies in and those of its copies."""
+    measured: tuple[dict[str, Any], ...] = ()  # each `step_time.json` beside it, or beside a copy of it
 
     @property
     def seed(self) -> int:
@@ -118,11 +113,9 @@ class Arm:
     dataset: str
     metric: Metric
     baseline: "Arm | None" = None
-    differences: list[Note] = field(default_factory=list)
-    """Settings in which this arm is not like its baseline: then the gap is not the method's alone."""
+    differences: list[Note] = field(default_factory=list)  # from its baseline: the gap is not the method's alone
     number: int = 0  # its place among the study's arms of the same method
-    rates: Rates = field(default_factory=dict)
-    """Score at every learning rate it was tried with, if a baseline was given the same ones; else empty."""
+    rates: Rates = field(default_factory=dict)  # empty unless a baseline was given the same learning rates
 
     @property
     def method(self) -> str:
@@ -198,8 +191,7 @@ class Comparison:
     model: str
     metric: Metric
     arms: list[Arm]
-    ladder: list[Arm] = field(default_factory=list)
-    """Plain baselines of several lengths, by which arms are measured at equal compute."""
+    ladder: list[Arm] = field(default_factory=list)  # plain baselines of several lengths: see `yardstick`
 
     @cached_property
     def records(self) -> "list[ArmRecord]":

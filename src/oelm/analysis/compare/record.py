@@ -1,10 +1,6 @@
 """One typed record per arm, computed once: what tables, figures, sentences, JSON and the dashboard read.
 
 results (folders → runs) → comparison (runs → arms → comparisons) → statistics, times → record
-
-    for comparison in compare("runs/demo"):
-        for record in comparison.records:
-            print(record.label, record.score, record.plain and record.plain.gap.value, record.verdict)
 """
 
 import math
@@ -86,18 +82,15 @@ class ArmRecord:
     is_baseline: bool
     is_trained: bool  # whether everything trains all the time, as in a baseline: then there is nothing to judge
     plain: Opponent | None  # the baseline without adapters; None for itself, or without one
-    equal: Opponent | None
-    """The baseline with the same adapters, start and architecture, where that is not the plain one."""
+    equal: Opponent | None  # the one with the same adapters, start and architecture, if that is not the plain one
     lacks_equal: bool  # it has adapters, a start or an architecture that no baseline trained alike has
     verdict: str | None  # whether it is at most 5 % worse than each of the two; None where there is nothing to judge
     close: str | None  # the same for 1 %
     more_seeds: int | None  # about how many more seeds would decide an undecided verdict; None if decided or unknown
     time: StepTime | None
     costs: Costs
-    compute: EqualCompute | None
-    """Beside the baseline at equal steps, FLOPs and time; None without baselines of several lengths."""
-    best_trained: Opponent | None
-    """The best arm that trains everything for at most this arm's FLOPs; its interval knows that it was chosen."""
+    compute: EqualCompute | None  # None without plain baselines of several lengths
+    best_trained: Opponent | None  # the best that trains everything for at most its FLOPs, as one chosen among several
     exposure: Exposure
     frozen_check: str
     bits_per_byte: float | None

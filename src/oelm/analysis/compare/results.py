@@ -5,7 +5,7 @@ What cannot be read is skipped and named; what is not finished is listed and nev
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,10 +40,8 @@ class Loaded:
     runs: list[Run]
     skipped: list[Skipped]
     samples: dict[str, Any] = field(default_factory=dict)
-    sweeps: dict[Path, dict[str, Rates]] = field(default_factory=dict)
-    """Learning rates tried before these runs (`sweep.json`), by folder, method and rate: the score reached."""
-    questions: list[dict[str, str]] = field(default_factory=list)
-    """What the experiment was made to answer (`questions.json`)."""
+    sweeps: dict[Path, dict[str, Rates]] = field(default_factory=dict)  # tried before these runs, by folder and method
+    questions: list[dict[str, str]] = field(default_factory=list)  # what the experiment was made to answer
 
     @property
     def finished(self) -> list[Run]:
@@ -68,15 +66,6 @@ class Loaded:
         one = replace(self, runs=[*comparison.runs, *waiting])
         one.__dict__["comparisons"] = [comparison]  # as it is here: its names depend on what else there is
         return one
-
-
-def compare(runs: "str | Path | Iterable[str | Path] | Loaded") -> list[Comparison]:
-    """Run folders (or what `load_runs` made of them) as comparisons; each has one typed record per arm.
-
-    >>> [record.label for comparison in compare([]) for record in comparison.records]
-    []
-    """
-    return (runs if isinstance(runs, Loaded) else load_runs(runs)).comparisons
 
 
 def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
@@ -106,7 +95,7 @@ def gather(found: Iterable[Run | Skipped], beside: Iterable[Path]) -> Loaded:
             step_times[folder] = (measured,)
         for name, text in _beside(folder / "samples.json", lambda content: content.items(), skipped) or []:
             loaded.samples[f"{name} ({folder.name})" if name in loaded.samples else name] = text
-        if rates := _beside(folder / "sweep.json", _sweep, skipped):
+        if rates := _beside(folder / "sweep.json", lambda content: read_rates(content["rates"]), skipped):
             loaded.sweeps[folder] = rates
     runs = [one for one in found if isinstance(one, Run)]
     timed = [replace(run, measured=step_times.get(run.folder.path.resolve().parent, ())) for run in runs]
@@ -209,9 +198,10 @@ def _questions(content: Any) -> list[dict[str, str]]:
     return [{str(key): str(value) for key, value in question.items()} for question in content]
 
 
-def _sweep(content: Any) -> dict[str, Rates]:
+def read_rates(arms: Mapping[str, Mapping[str, float | None]]) -> dict[str, Rates]:
+    """By method and learning rate; no score where no run came to its end."""
     found = {}
-    for name, scores in content["rates"].items():
+    for name, scores in arms.items():
         found[name] = {float(rate): NO_SCORE if score is None else float(score) for rate, score in scores.items()}
         if not all(map(is_number, [*found[name], *(score for score in scores.values() if score is not None)])):
             raise OelmError(f"{name} has a figure that is no number")

@@ -68,19 +68,13 @@ class Gap:
     value: float  # in percent of the baseline, or in points; as written, so a positive perplexity gap is a loss
     by_seed: dict[int, float]
     t: Interval | None
-    worse: Interval | None
-    """By how many percent the arm is worse than the baseline, whichever direction is good: what the goal judges."""
-    logs: tuple[float, ...] = ()
-    """log(arm ÷ baseline) by seed, with a loss of quality positive: what `worse` is made of."""
+    worse: Interval | None  # by how many percent the arm is worse, whichever direction is good: what the goal judges
+    logs: tuple[float, ...] = ()  # log(arm ÷ baseline) by seed, a loss of quality positive: what `worse` is made of
     unpaired: Interval | None = None  # welch's interval, as if the seeds had nothing in common. Decides nothing
     correlation: float | None = None  # of the two arms' scores over common seeds; None with fewer than three
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """
-    >>> spread([1.0, 3.0])
-    Spread(mean=2.0, std=1.4142135623730951, count=2)
-    """
     std = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return Spread(float(np.mean(values)), std, len(values))
 

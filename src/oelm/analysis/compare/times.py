@@ -16,8 +16,7 @@ from oelm.analysis.compare.comparison import differences
 from oelm.analysis.compare.statistics import Interval
 from oelm.bench.ratios import FASTER, NO_DIFFERENCE, SLOWER, verdict
 
-_STEP_KEYS = {f"training.{key}" for key in ("batch_size", "sequence_length", "accumulation", "precision")}
-"""What decides how much work a step is."""
+_WORK = {f"training.{key}" for key in ("batch_size", "sequence_length", "accumulation", "precision")}  # of a step
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def _interleaved(facts: dict[str, Any], reference: float | None) -> StepTime:
 
 def _of_runs(arm: Arm) -> StepTime | None:
     reference = arm.plain_baseline
-    if reference is None or any(note.values["key"] in _STEP_KEYS for note in differences(arm, reference)):
+    if reference is None or any(note.values["key"] in _WORK for note in differences(arm, reference)):
         return None
     own, base = ({r.seed: (r.result or {}).get("median_step_time") for r in a.runs} for a in (arm, reference))
     pairs = [(a, b) for seed, a in own.items() if is_number(a) and is_number(b := base.get(seed)) and min(a, b) > 0]

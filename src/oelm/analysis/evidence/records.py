@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oelm.analysis.compare.arms import Run
-from oelm.analysis.compare.results import Loaded, load_runs
+from oelm.analysis.compare.results import Loaded, load_runs, read_rates
 from oelm.errors import OelmError
 from oelm.files import write_atomically
 from oelm.runs import FAILED, FINISHED, RunFolder
@@ -39,12 +39,7 @@ def shipped() -> Loaded:
         )
         for path, method, seed, setting, timed, result in content["runs"]
     ]
-    sweeps = {
-        root / folder: {
-            arm: {float(r): math.nan if s is None else s for r, s in found.items()} for arm, found in arms.items()
-        }
-        for folder, arms in content["sweeps"].items()
-    }
+    sweeps = {root / folder: read_rates(arms) for folder, arms in content["sweeps"].items()}
     return Loaded(runs, [], {}, sweeps)
 
 
@@ -87,9 +82,8 @@ def _place(value: dict[str, Any], known: list[dict[str, Any]]) -> int:
 
 
 def _times(found: dict[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {key: found[key] for key in ("reference", "reference_median_seconds") if key in found}
-    arms = {arm: {key: facts[key] for key in TIMES if key in facts} for arm, facts in found["arms"].items()}
-    return {**kept, "arms": arms}
+    kept = {key: found[key] for key in ("reference", "reference_median_seconds") if key in found}
+    return kept | {"arms": {arm: {k: f[k] for k in TIMES if k in f} for arm, f in found["arms"].items()}}
 
 
 if __name__ == "__main__":

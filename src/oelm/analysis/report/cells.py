@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from oelm.analysis.compare.record import ArmRecord, Opponent
@@ -17,13 +18,18 @@ Cell = Callable[[Any, Texts], str | None]
 
 
 def of(key: str, show: Callable[[Any, Texts], str]) -> Cell:
-    """A field of a dictionary, or of an arm's costs, as `show` writes it."""
+    """A field of a dictionary, or of an arm's record (dotted), as `show` writes it."""
 
     def cell(record: Any, t: Texts) -> str | None:
-        value = record.get(key) if isinstance(record, dict) else getattr(record.costs, key)
+        value = record.get(key) if isinstance(record, dict) else attrgetter(key)(record)
         return None if value is None else show(value, t)
 
     return cell
+
+
+def word_cell(key: str, kind: str) -> Cell:
+    """A word of ours (a verdict, a state), in the reader's language."""
+    return of(key, lambda value, t: t.word(kind, value))
 
 
 def text_cell(key: str) -> Cell:
@@ -86,21 +92,16 @@ def verdict(record: ArmRecord, t: Texts) -> str | None:
     return word + (FOLD + t("second_seed") if single else "")
 
 
-def close(record: ArmRecord, t: Texts) -> str | None:
-    return record.close and t.word("goal", record.close)
+def by_opponent(show: Callable[[Gap], str]) -> Cell:
+    return lambda record, t: FOLD.join(show(opponent.gap) for opponent in record.opponents)
 
 
-def paired_seeds(record: ArmRecord, t: Texts) -> str:
-    return FOLD.join(str(len(opponent.gap.by_seed)) for opponent in record.opponents)
+def correlation(gap: Gap) -> str:
+    return NONE if gap.correlation is None else f"{gap.correlation:+.2f}".replace("-", "−")
 
 
-def correlation(record: ArmRecord, t: Texts) -> str:
-    found = [opponent.gap.correlation for opponent in record.opponents]
-    return FOLD.join(NONE if value is None else f"{value:+.2f}".replace("-", "−") for value in found)
-
-
-def unpaired(record: ArmRecord, t: Texts) -> str:
-    return FOLD.join(_interval(opponent.gap.unpaired).strip() or NONE for opponent in record.opponents)
+def unpaired(gap: Gap) -> str:
+    return _interval(gap.unpaired).strip() or NONE
 
 
 def step_time(record: ArmRecord, t: Texts, with_verdict: bool = False) -> str | None:
@@ -114,10 +115,6 @@ def step_time(record: ArmRecord, t: Texts, with_verdict: bool = False) -> str | 
     if time.verdict == NO_DIFFERENCE or (time.verdict and with_verdict):
         text += f"{FOLD}{t.word('speed', time.verdict)}"
     return text.replace(FOLD, " ") if with_verdict else text
-
-
-def step_seconds(record: ArmRecord, t: Texts) -> str | None:
-    return None if record.time is None or record.time.seconds is None else f"{record.time.seconds:.4g}"
 
 
 def equal_compute_gap(record: ArmRecord, t: Texts, at: str) -> str | None:

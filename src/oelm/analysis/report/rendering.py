@@ -31,8 +31,7 @@ class Table:
     columns: list[Column]
     records: Sequence[Any]  # dictionaries, or typed records with a `to_dict`
     texts: Texts = field(default_factory=lambda: texts("en"))
-    section: Callable[[Any], str] | None = None
-    """Which section a record belongs to; a heading stands above each where there are several."""
+    section: Callable[[Any], str] | None = None  # of a record; where there are several, each has a heading
 
     @property
     def title(self) -> str:

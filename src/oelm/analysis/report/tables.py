@@ -1,9 +1,4 @@
-"""Every table of the analysis: typed records behind, one way of showing them in front.
-
-table = summary_table(load_runs(["runs/demo"]))
-table.facts()     # numbers, for JSON and CSV
-table.rows()      # the same as text, for terminal, markdown and HTML
-"""
+"""Every table of the analysis: `facts()` are numbers, for JSON and CSV; `rows()` the same as text, for all others."""
 
 from functools import partial
 from typing import Any
@@ -14,7 +9,7 @@ from oelm.analysis.compare.record import ArmRecord
 from oelm.analysis.compare.results import Loaded
 from oelm.analysis.compare.statistics import METRICS, spread
 from oelm.analysis.report import cells
-from oelm.analysis.report.cells import bytes_cell, number_cell, of, score_cell, text_cell
+from oelm.analysis.report.cells import bytes_cell, number_cell, score_cell, text_cell, word_cell
 from oelm.analysis.report.evaluations import evaluation_tables
 from oelm.analysis.report.rendering import Column, Table
 from oelm.analysis.report.texts import texts
@@ -33,7 +28,7 @@ def summary_table(loaded: Loaded, lang: str = "en") -> Table:
         Column("equal", cells.equal_gap),
         Column("verdict", cells.verdict, right=False),
         Column("step_time", cells.step_time),
-        Column("flops_ratio", number_cell("flops_ratio", ".3f")),
+        Column("flops_ratio", number_cell("costs.flops_ratio", ".3f")),
     ]
     return Table("summary", columns, _all(loaded), t, _place)
 
@@ -132,10 +127,10 @@ _GAP_COLUMNS = [
     _METHOD,
     Column("plain", cells.plain_gap),
     Column("equal", cells.equal_gap),
-    Column("close", cells.close, right=False),
-    Column("gap_seeds", cells.paired_seeds),
-    Column("correlation", cells.correlation),
-    Column("unpaired", cells.unpaired),
+    Column("close", word_cell("close", "goal"), right=False),
+    Column("gap_seeds", cells.by_opponent(lambda gap: str(len(gap.by_seed)))),
+    Column("correlation", cells.by_opponent(cells.correlation)),
+    Column("unpaired", cells.by_opponent(cells.unpaired)),
 ]
 _YARDSTICK_COLUMNS = [
     _METHOD,
@@ -145,19 +140,19 @@ _YARDSTICK_COLUMNS = [
 ]
 _MEMORY_COLUMNS = [
     _METHOD,
-    Column("total_parameters", number_cell("parameters", ",")),
-    Column("frozen_parameters", number_cell("frozen", ",")),
-    Column("optimizer_bytes", bytes_cell("optimizer_bytes")),
-    Column("checkpoint_bytes", bytes_cell("checkpoint_bytes")),
-    Column("peak_memory_bytes", bytes_cell("peak_memory_bytes")),
-    Column("frozen_check", lambda record, t: t.word("frozen", record.frozen_check), right=False),
+    Column("total_parameters", number_cell("costs.parameters", ",")),
+    Column("frozen_parameters", number_cell("costs.frozen", ",")),
+    Column("optimizer_bytes", bytes_cell("costs.optimizer_bytes")),
+    Column("checkpoint_bytes", bytes_cell("costs.checkpoint_bytes")),
+    Column("peak_memory_bytes", bytes_cell("costs.peak_memory_bytes")),
+    Column("frozen_check", word_cell("frozen_check", "frozen"), right=False),
 ]
 _TIME_COLUMNS = [
     _METHOD,
     Column("step_time", cells.step_time),
-    Column("step_seconds", cells.step_seconds),
-    Column("flops_ratio", number_cell("flops_ratio", ".3f")),
-    Column("block_flops_ratio", number_cell("block_flops_ratio", ".3f")),
+    Column("step_seconds", number_cell("time.seconds", ".4g")),
+    Column("flops_ratio", number_cell("costs.flops_ratio", ".3f")),
+    Column("block_flops_ratio", number_cell("costs.block_flops_ratio", ".3f")),
 ]
 _RUN_COLUMNS = [
     Column("run", text_cell("run"), right=False),
@@ -165,6 +160,6 @@ _RUN_COLUMNS = [
     Column("seed", text_cell("seed")),
     Column("step", number_cell("step", ",")),
     Column("max_steps", number_cell("max_steps", ",")),
-    Column("state", of("state", lambda state, t: t.word("state", state)), right=False),
+    Column("state", word_cell("state", "state"), right=False),
 ]
 _SKIPPED_COLUMNS = [Column("path", text_cell("path"), right=False), Column("reason", text_cell("reason"), right=False)]

@@ -1,6 +1,7 @@
 """The verdict in at most five lines, from the same records as the tables."""
 
 import math
+from collections.abc import Iterator
 
 from oelm.analysis.compare.arms import Comparison
 from oelm.analysis.compare.record import ArmRecord, best_of
@@ -18,17 +19,17 @@ MOST_LINES, MOST_NAMES = 5, 3
 def verdict_lines(loaded: Loaded, t: Texts) -> list[str]:
     records = [record for comparison in loaded.comparisons for record in comparison.records]
     where = _names(loaded.comparisons)
-    answered = answers(loaded.comparisons, loaded.questions, t)
-    if answered:
+    if answered := answers(loaded.comparisons, loaded.questions, t):
         return [*answered, *_first_looks(records, where, t), *_times(records, where, t)][:MOST_LINES]
     lines = [*_first_looks(records, where, t), *_bests(loaded.comparisons, where, t), *_speed_ups(records, where, t)]
-    verdicts, times = (MET, MISSED, UNDECIDED, NOT_COMPARABLE), _times(records, where, t)
+    verdicts, times = (MET, MISSED, UNDECIDED, NOT_COMPARABLE), list(_times(records, where, t))
     goals = [line for verdict in verdicts if (line := _goal(records, verdict, where, t))]
     if len(lines) + len(goals) + len(times) > MOST_LINES:
         counts = {v: sum(r.verdict == v for r in records) for v in (MET, MISSED, UNDECIDED)}
         goals = [t("line_counts", **counts)]
     lines += [*goals, *times]
-    return (lines or [_scores(loaded.comparisons, t)])[:MOST_LINES]
+    scores = [f"{r.label} {r.metric.show(r.score)}" for r in records]
+    return (lines or [t("line_scores", scores=_some(scores, t))])[:MOST_LINES]  # where there is nothing to judge
 
 
 def data_line(comparison: Comparison, t: Texts) -> str:
@@ -46,37 +47,31 @@ def data_line(comparison: Comparison, t: Texts) -> str:
     return f"{comparison.dataset}, {comparison.model}: {t.listing(parts)}." if parts else ""
 
 
-def _first_looks(records: list[ArmRecord], where: dict[tuple[str, str], str], t: Texts) -> list[str]:
+def _first_looks(records: list[ArmRecord], where: dict[tuple[str, str], str], t: Texts) -> Iterator[str]:
     found = [r for r in records if r.exposure.first_look]
-    epochs = sorted(r.exposure.epochs for r in found if r.exposure.epochs is not None)
-    if not epochs:
-        return []
-    ends = " – ".join(dict.fromkeys(f"{end:.2f}" for end in (epochs[0], epochs[-1])))
-    return [t("line_first_look", epochs=ends, where=_some(list(dict.fromkeys(_at(r, where) for r in found)), t))]
+    if epochs := sorted(r.exposure.epochs for r in found if r.exposure.epochs is not None):
+        ends = " – ".join(dict.fromkeys(f"{end:.2f}" for end in (epochs[0], epochs[-1])))
+        yield t("line_first_look", epochs=ends, where=_some(list(dict.fromkeys(_at(r, where) for r in found)), t))
 
 
-def _bests(comparisons: list[Comparison], where: dict[tuple[str, str], str], t: Texts) -> list[str]:
+def _bests(comparisons: list[Comparison], where: dict[tuple[str, str], str], t: Texts) -> Iterator[str]:
     """The best arm of each comparison, with an interval that knows that it was chosen."""
-    found = [best for comparison in comparisons if (best := best_of(comparison))]
-    if not found:
-        return []
-    told = [f"{r.label} {gap_text(gap, r.metric, t)}{_at(r, where)}".replace(FOLD, " ") for r, gap, _ in found]
-    among = sorted({count for _, _, count in found})
-    count = str(among[0]) if len(among) == 1 else f"{among[0]}–{among[-1]}"
-    return [t("line_best" if among[-1] > 1 else "line_only", arms=_some(told, t), count=count)]
+    if found := [best for comparison in comparisons if (best := best_of(comparison))]:
+        told = [f"{r.label} {gap_text(gap, r.metric, t)}{_at(r, where)}".replace(FOLD, " ") for r, gap, _ in found]
+        among = sorted({count for _, _, count in found})
+        count = str(among[0]) if len(among) == 1 else f"{among[0]}–{among[-1]}"
+        yield t("line_best" if among[-1] > 1 else "line_only", arms=_some(told, t), count=count)
 
 
-def _speed_ups(records: list[ArmRecord], where: dict[tuple[str, str], str], t: Texts) -> list[str]:
+def _speed_ups(records: list[ArmRecord], where: dict[tuple[str, str], str], t: Texts) -> Iterator[str]:
     """The best that leaves something untrained, beside the best trained arm of equal compute."""
     found = [(r.compute.speedup_flops.value, r) for r in records if r.verdict and r.compute and r.compute.speedup_flops]
-    if not found:
-        return []
-    record = max(found, key=lambda pair: pair[0])[1]
-    rival, text = record.best_trained, speed_up(record, t, "flops")
-    gap = gap_text(rival.gap, record.metric, t, rival.comparable) if rival else ""
-    against = t("line_rival", baseline=rival.label, gap=gap) if rival else ""
-    name = record.label + _at(record, where)
-    return [t("line_speedup", arm=name, value=text, rival=against).replace(FOLD, " ")]
+    if found:
+        record = max(found, key=lambda pair: pair[0])[1]
+        rival, text = record.best_trained, speed_up(record, t, "flops")
+        gap = gap_text(rival.gap, record.metric, t, rival.comparable) if rival else ""
+        against = t("line_rival", baseline=rival.label, gap=gap) if rival else ""
+        yield t("line_speedup", arm=record.label + _at(record, where), value=text, rival=against).replace(FOLD, " ")
 
 
 def _goal(records: list[ArmRecord], verdict: str, where: dict[tuple[str, str], str], t: Texts) -> str:
@@ -89,19 +84,11 @@ def _goal(records: list[ArmRecord], verdict: str, where: dict[tuple[str, str], s
     return t(f"line_{verdict.replace(' ', '_')}", count=len(found), arms=_some(names, t), more=more)
 
 
-def _times(records: list[ArmRecord], where: dict[tuple[str, str], str], t: Texts) -> list[str]:
-    timed = [r for r in records if r.time and r.time.verdict]
-    if not timed:
-        return []
-    faster, slower = ([r for r in timed if r.time and r.time.verdict == v] for v in (FASTER, SLOWER))
-    names = [f"{r.label} {r.time.ratio:.3f}{_at(r, where)}" for r in faster if r.time]
-    return [t("line_times", faster=_some(names, t) or t("nobody"), slower=len(slower), count=len(timed))]
-
-
-def _scores(comparisons: list[Comparison], t: Texts) -> str:
-    """Where there is nothing to judge."""
-    scores = [f"{r.label} {r.metric.show(r.score)}" for comparison in comparisons for r in comparison.records]
-    return t("line_scores", scores=_some(scores, t))
+def _times(records: list[ArmRecord], where: dict[tuple[str, str], str], t: Texts) -> Iterator[str]:
+    if timed := [(r, r.time) for r in records if r.time and r.time.verdict]:
+        names = [f"{r.label} {time.ratio:.3f}{_at(r, where)}" for r, time in timed if time.verdict == FASTER]
+        slower = sum(time.verdict == SLOWER for _, time in timed)
+        yield t("line_times", faster=_some(names, t) or t("nobody"), slower=slower, count=len(timed))
 
 
 def _names(comparisons: list[Comparison]) -> dict[tuple[str, str], str]:
