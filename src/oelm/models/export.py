@@ -31,7 +31,7 @@ _EVERYWHERE = {
 
 @dataclass(frozen=True)
 class Stock:
-    """A stock architecture: a row of `stock.yaml`, which says what is what."""
+    """A stock architecture: a row of `export.yaml`, which says what is what."""
 
     model: str
     shape: dict[str, Any]
@@ -46,7 +46,7 @@ class Stock:
 
 @cache
 def stock_architectures() -> list[Stock]:
-    rows = read_yaml(Path(__file__).with_name("stock.yaml"), "table")
+    rows = read_yaml(Path(__file__).with_name("export.yaml"), "table")
     return [Stock(model, **row) for model, row in rows.items()]
 
 

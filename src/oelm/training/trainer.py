@@ -8,7 +8,6 @@ A run folder with a checkpoint is continued, bit for bit as if it had never stop
 import json
 import logging
 import math
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -114,7 +113,6 @@ class Trainer:
         self.schedule = Schedule.of(self.freeze_report, self.settings.max_steps)
         self.rates = Rates.of(self.model, self.freeze_report, self.schedule)
         self._wrap()
-        _no_progress_bars()
         self.optimizer = build_optimizer(self.model, self.settings, self.rates)
         self.take_step = TrainingStep(
             self.objective, self.settings, self.device, self.timer, self.world, self._require_number
@@ -325,14 +323,6 @@ class Trainer:
         if self.world.leads and hasattr(self.objective, "predictions"):
             rows = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.objective.predictions())
             write_atomically(self.folder.predictions_file, rows)
-
-
-def _no_progress_bars() -> None:
-    """A model of transformers, if this is one, would draw a bar for every checkpoint it writes."""
-    if "transformers" in sys.modules:
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()
 
 
 @contextmanager
