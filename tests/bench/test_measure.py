@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from oelm.bench import machine
-from oelm.bench import measure as bench_module
+from oelm.bench import measure
 from oelm.bench.measure import Shape, bench, compare_step_times
 from oelm.bench.names import arm_name
 from oelm.bench.ratios import verdict
@@ -21,11 +20,11 @@ SMALL = Shape("demo", batch=2, length=16, vocab=40)
 
 @pytest.fixture(scope="module")
 def result():
-    machine.SECONDS_PER_SHAPE, before = 0.001, machine.SECONDS_PER_SHAPE
+    measure.SECONDS_PER_SHAPE, before = 0.001, measure.SECONDS_PER_SHAPE
     try:
         return bench(["oelm_v2", "gpt2"], SMALL, reference="baseline", rounds=6)
     finally:
-        machine.SECONDS_PER_SHAPE = before
+        measure.SECONDS_PER_SHAPE = before
 
 
 def test_every_arm_has_its_time_its_ratio_and_its_distance_from_the_limit(result):
@@ -62,7 +61,7 @@ def test_the_result_is_plain_json_with_its_protocol(result):
 
 
 def test_progress_is_told_for_every_step(monkeypatch):
-    monkeypatch.setattr(machine, "SECONDS_PER_SHAPE", 0.001)
+    monkeypatch.setattr(measure, "SECONDS_PER_SHAPE", 0.001)
     told = []
     bench(["baseline"], SMALL, rounds=6, say=lambda *facts: told.append(facts))
     assert ("timing", 14, 14) in told  # two to warm up, and two in each of six rounds
@@ -87,13 +86,13 @@ def test_what_torch_compile_cannot_run_is_one_line():
         raise RuntimeError("no compiler\nfound")
 
     with pytest.raises(OelmError, match=r"arm 'gpt2' \(RuntimeError: no compiler found\); leave --compile out"):
-        bench_module._explained("gpt2", fails)()
+        measure._explained("gpt2", fails)()
 
 
 def test_compiled_arms_run_the_compiled_model(monkeypatch):
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
-    monkeypatch.setattr(machine, "SECONDS_PER_SHAPE", 0.001)
+    monkeypatch.setattr(measure, "SECONDS_PER_SHAPE", 0.001)
     assert bench(["baseline", "gpt2"], SMALL, rounds=6, compiled=True)["protocol"]["compiled"]
     assert len(compiled) == 2
 
@@ -185,7 +184,7 @@ def test_a_limit_of_zero_does_not_clip():
 
 
 def test_the_fastest_repeat_counts_and_the_best_of_two_measurements():
-    rows = machine.gemm_speeds([(8, 8, 8)], torch.device("cpu"))
+    rows = measure.gemm_speeds([(8, 8, 8)], torch.device("cpu"))
     assert rows[0]["flops_per_second"] > 0
     slow, fast = [{"shape": [1], "flops_per_second": 1.0}], [{"shape": [1], "flops_per_second": 2.0}]
-    assert machine.best_speeds(slow, fast) == machine.best_speeds(fast, slow) == fast
+    assert measure.best_speeds(slow, fast) == measure.best_speeds(fast, slow) == fast

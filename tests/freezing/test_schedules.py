@@ -16,7 +16,7 @@ from oelm.freezing.schedules import Rates, Schedule, advance, picture, trained_s
 from oelm.freezing.spec import layer_numbers
 from oelm.models.gpt import GPT
 from oelm.training.config import TrainingSection
-from oelm.training.optimizer import build_optimizer
+from oelm.training.step import build_optimizer
 
 
 def small_gpt(layers: int = 4) -> GPT:

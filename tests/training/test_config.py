@@ -4,7 +4,7 @@ import yaml
 from oelm.errors import OelmError
 from oelm.models.shape import GPTConfig
 from oelm.training.config import RunConfig, TrainingSection, with_settings
-from oelm.training.optimizer import learning_rate
+from oelm.training.step import learning_rate
 
 DATA = {"data": {"path": "data/x"}}
 

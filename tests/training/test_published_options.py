@@ -9,7 +9,7 @@ import torch
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.runs import RunFolder, config_differences
 from oelm.training.config import RunConfig, TrainingSection
-from oelm.training.optimizer import build_optimizer, learning_rate
+from oelm.training.step import build_optimizer, learning_rate
 from oelm.training.trainer import train
 
 SHAPE = {"vocab_size": 64, "d_model": 32, "num_layers": 4, "num_heads": 2, "d_ff": 128, "max_seq_len": 16}

@@ -21,9 +21,8 @@ from oelm.freezing.methods import method
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.training.config import TrainingSection
 from oelm.training.objectives import LanguageModelling
-from oelm.training.optimizer import build_optimizer
 from oelm.training.setup import with_checkpointing
-from oelm.training.step import TrainingStep
+from oelm.training.step import TrainingStep, build_optimizer
 from oelm.training.timing import StepTimer
 
 WARMUP = 2

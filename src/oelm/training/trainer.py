@@ -30,10 +30,16 @@ from oelm.training.config import RunConfig
 from oelm.training.distributed import find_world
 from oelm.training.environment import allow_recompiling, environment
 from oelm.training.interruption import Interrupted, StopRequest
-from oelm.training.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors, set_learning_rate
 from oelm.training.reporting import Progress, Reporter
 from oelm.training.samples import sampler
-from oelm.training.step import TrainingStep, autocast
+from oelm.training.step import (
+    TrainingStep,
+    autocast,
+    build_optimizer,
+    load_optimizer_tensors,
+    optimizer_tensors,
+    set_learning_rate,
+)
 from oelm.training.timing import PUBLISHED_WARMUP, StepTimer
 
 log = logging.getLogger("oelm")

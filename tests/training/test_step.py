@@ -1,7 +1,7 @@
 """What decays and what does not."""
 
 import oelm
-from oelm.training.optimizer import parameter_groups
+from oelm.training.step import parameter_groups
 
 
 def test_what_does_not_start_near_zero_does_not_decay_towards_it():
