@@ -13,6 +13,7 @@ LISTS = {
     "experiment": "oelm experiments",
     "setting": "oelm train --help",
     "arm": "oelm bench --help",
+    "lm-eval task": "lm-eval ls tasks",
     **dict.fromkeys(("method", "modifier"), "oelm methods"),
 }
 

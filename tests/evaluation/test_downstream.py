@@ -117,7 +117,7 @@ def test_texts_beyond_the_context_are_counted(runs, rows):
 def test_what_cannot_be_evaluated_is_refused_in_one_line(runs, rows, tmp_path, monkeypatch):
     baseline = runs / "baseline-0"
     assert "nothing to evaluate" in refused(baseline)
-    assert "'piqaa' is unknown; did you mean piqa" in refused(baseline, "--tasks", "piqaa")
+    assert "lm-eval task 'piqaa' is unknown; did you mean 'piqa'" in refused(baseline, "--tasks", "piqaa")
     assert "has no rows for task sciq" in refused(baseline, "--tasks", "sciq", "--task-data", rows)
     assert "does not exist" in run("evaluate", baseline, "--tasks", "piqa", "--task-data", tmp_path / "nowhere").stderr
     (rows / "piqa_validation.jsonl").write_text('{"goal": "a"}\n')

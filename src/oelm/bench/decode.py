@@ -13,13 +13,14 @@ from torch import nn
 
 from oelm.bench.measure import Say, Shape
 from oelm.bench.names import DECODERS, arm_name
-from oelm.bench.peers import gpt2
 from oelm.bench.ratios import FEWEST_ROUNDS, INTERVAL, ORDER, RULE, Step, interleave, ratio
 from oelm.errors import OelmError
 from oelm.freezing.apply import freeze
 from oelm.freezing.methods import method
 from oelm.freezing.projections import FixedProjection, has_shift
-from oelm.models.shape import GPTConfig
+from oelm.models.export import to_stock
+from oelm.models.gpt import GPT, GPTConfig
+from oelm.models.huggingface import GPTForCausalLM, HFGPTConfig
 from oelm.training.environment import environment, keep_freed_memory
 
 CONTEXTS = (128, 1024, 4096)
@@ -33,14 +34,13 @@ def bench_decode(
     *,
     contexts: Sequence[int] = CONTEXTS,
     rounds: int = 24,
-    device: torch.device | None = None,
+    device: torch.device,
     say: Say = lambda what, done, total: None,
 ) -> dict[str, Any]:
     """The arms side by side at every context; ratios are to the first of them. The result is plain JSON."""
     names = list(dict.fromkeys(arm_name(name, DECODERS) for name in arms))
     if rounds < FEWEST_ROUNDS:
         raise OelmError(f"{rounds} rounds decide nothing; use at least {FEWEST_ROUNDS}")
-    device = device or torch.device("cpu")
     if device.type == "cpu":
         keep_freed_memory()
     protocol = {"order": ORDER, "rounds": rounds, "prefill_rounds": FEWEST_ROUNDS, "tokens_per_turn": TOKENS}
@@ -89,23 +89,10 @@ def _at(
 def build_decoder(name: str, config: GPTConfig) -> Any:
     """A method on our GPT behind transformers' classes, or a stock model of the same shape, with fresh weights."""
     torch.manual_seed(0)
-    if name == "gpt2":
-        return gpt2(config).model
-    if name == "llama":
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        made = LlamaConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.d_model,
-            intermediate_size=2 * config.d_ff // 3,  # three matrices instead of two
-            num_hidden_layers=config.num_layers,
-            num_attention_heads=config.num_heads,
-            max_position_embeddings=config.max_seq_len,
-            tie_word_embeddings=True,
-        )
-        return LlamaForCausalLM(made)
-    from oelm.models.huggingface import GPTForCausalLM, HFGPTConfig
-
+    if name == "llama":  # whose FFN has three matrices instead of two
+        config = replace(config, positions="rotary", norm="rms", ffn="swiglu", d_ff=2 * config.d_ff // 3)
+    if name in DECODERS:
+        return to_stock(GPT(config))
     model = GPTForCausalLM(HFGPTConfig(**asdict(config.with_architecture(method(name).architecture))))
     freeze(model, name)
     if has_shift(model):

@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from oelm.cli.surveys import AsJson, Models, Which, show, survey
+
 
 def evaluate(
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN|FOLDER|NAME…", help="Runs, checkpoints, model folders or names on the hub."),
-    ],
+    models: Models,
     tasks: Annotated[
         str | None,
         typer.Option(help="Tasks or groups of lm-eval, with commas: piqa,arc_easy,blimp. 'lm-eval ls tasks' has all."),
@@ -35,8 +34,8 @@ def evaluate(
         int | None, typer.Option(min=1, help="Tokens from window to window in --text. (default: half the context)")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Texts at once in --tasks.")] = 8,
-    checkpoint: Annotated[str, typer.Option(help="best or latest.")] = "best",
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    checkpoint: Which = "best",
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate models on tasks through lm-eval, or on a text of your own.
 
@@ -52,7 +51,6 @@ def evaluate(
 
     if not tasks and text is None:
         raise OelmError("nothing to evaluate: give --tasks (of lm-eval), --text FILE, or both")
-    from oelm.cli.surveys import show, survey
     from oelm.evaluation import downstream, perplexity
 
     asked = (

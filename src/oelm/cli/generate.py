@@ -7,15 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from oelm.cli.surveys import AsJson, Models, Which, show, survey
+
 
 def generate(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN|FOLDER|NAME…",
-            help="A run, checkpoint, model folder or name on the hub; several with --quality.",
-        ),
-    ],
+    models: Models,
     prompt: Annotated[str, typer.Option(help="Text to go on from; empty starts a new document.")] = "",
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add at most.")] = 120,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,
@@ -34,8 +30,8 @@ def generate(
         str | None, typer.Option(help="Model whose perplexity of the texts --quality measures.", metavar="MODEL")
     ] = None,
     interactive: Annotated[bool, typer.Option("--interactive", help="Go on from every line that is typed.")] = False,
-    checkpoint: Annotated[str, typer.Option(help="best or latest.")] = "best",
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    checkpoint: Which = "best",
+    as_json: AsJson = False,
 ) -> None:
     """Let a trained model write; one text appears as it is written.
 
@@ -59,7 +55,6 @@ def generate(
 
     how: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if quality:
-        from oelm.cli.surveys import show, survey
         from oelm.evaluation.quality import quality as measure
 
         how |= {"prompt": prompt, "samples": batch or 100, "reference": load(reference) if reference else None}

@@ -5,26 +5,23 @@ from typing import Annotated, Any
 
 import typer
 
+from oelm.cli.surveys import AsJson, Models, Which, show, survey
+
 NAMES = ("recall", "induction", "copy", "previous")
 
 
 def probe(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN|FOLDER|NAME…", help="Runs, checkpoint folders, Hugging Face folders or names on the hub."
-        ),
-    ],
+    models: Models,
     samples: Annotated[int, typer.Option(min=1, max=4096, help="Texts per probe and size.")] = 64,
     fables: Annotated[
         int | None, typer.Option(min=0, help="Fables to read. (default: 50 for models trained on fables, else 0)")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the texts; the same for all models.")] = 0,
-    checkpoint: Annotated[str, typer.Option(help="best or latest.")] = "best",
+    checkpoint: Which = "best",
     figure: Annotated[
         Path | None, typer.Option(help="Layer × head as PNG, of one model. (default: RUN/evaluation/heads.png)")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Probe attention: associative recall, induction, copying, the previous token, and the heads that do it.
 
@@ -34,7 +31,6 @@ def probe(
     evaluation/probe.json. Several models: one table, means over seeds with their 95 % intervals.
     """
     from oelm.analysis.figures.heads import heads_figure
-    from oelm.cli.surveys import show, survey
     from oelm.errors import OelmError
     from oelm.evaluation import probes
     from oelm.files import write_atomically

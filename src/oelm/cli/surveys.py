@@ -2,12 +2,19 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from oelm.evaluation.subjects import Subject
+
+
+Models = Annotated[
+    list[str], typer.Argument(metavar="RUN|FOLDER|NAME…", help="Runs, checkpoints, model folders or names on the hub.")
+]
+Which = Annotated[str, typer.Option("--checkpoint", help="best or latest.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def survey(
@@ -31,10 +38,9 @@ def survey(
             records.append({"model": name, **facts, "file": kept and str(kept)})
             values |= facts["headlines"]
             for label, figures in facts.get("beside", {}).items():
-                if (
-                    beside.setdefault(label, Measured(label, None, figures)).values != figures
-                ):  # of other data or length
-                    beside[f"{label} ({name})"] = Measured(f"{label} ({name})", None, figures)
+                if beside.setdefault(label, Measured(label, None, figures)).values != figures:
+                    label = f"{label} ({name})"  # other data, or a shorter context
+                    beside[label] = Measured(label, None, figures)
         measured.append(Measured(name, subject.run, values))
     return {"models": records, "arms": across([*measured, *beside.values()])}
 

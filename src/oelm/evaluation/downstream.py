@@ -1,6 +1,5 @@
 """Tasks of lm-eval, on rows of the hub or of local files. All prompts, choices and scores are lm-eval's own."""
 
-import difflib
 import json
 import logging
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oelm.data.rows import lines_of
-from oelm.errors import OelmError, Unavailable
+from oelm.errors import OelmError, Unavailable, unknown
 from oelm.evaluation.subjects import Subject
 from oelm.hub import reason, unreachable
 
@@ -88,9 +87,7 @@ def evaluate(
 def _find(name: str, index: dict[str, Any], files: dict[str, Path] | None, folder: Path | None) -> Asked:
     matching = _manager().match_tasks([name])
     if not matching:
-        near = difflib.get_close_matches(name, index, n=3)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise OelmError(f"task {name!r} is unknown; {hint}'lm-eval ls tasks' lists all")
+        raise unknown("lm-eval task", name, index)
     leaves = list(dict.fromkeys(leaf for match in matching for leaf in _leaves(match, index)))
     local = {leaf: _rows(leaf, index[leaf].cfg, files) for leaf in leaves} if files is not None else {}
     chosen = [leaf for leaf in leaves if files is None or local[leaf]]
