@@ -280,10 +280,10 @@ def test_what_is_mistyped_is_refused_before_torch_is_loaded(mistyped, number):
         (["data", "prepare", "tinystories", "--tokenizer", "bpe:300"], "a local copy works in its place"),
         (
             ["data", "prepare", "fables", "--tokenizer", "gpt2", "--megabytes", "0.01"],
-            "a local copy works in its place",
+            "train one on your own text with --tokenizer bpe:4096",
         ),
         (["data", "task", "sst2", "--tokenizer", "bpe:300"], "a train and a validation file"),
-        (["train", "--task", "sst2", "--encoder", "some/encoder"], "model 'some/encoder' has no tokenizer"),
+        (["train", "--task", "sst2", "--encoder", "some/encoder"], "tokenizer 'some/encoder' is none that can be had"),
     ],
 )
 def test_without_a_network_the_hub_is_asked_once_and_the_answer_is_one_line(arguments, words, tmp_path):
