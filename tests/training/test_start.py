@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import oelm
+import stock
 from oelm.cli.main import app
 from oelm.data.labelled import prepare_task
 from oelm.data.tasks import TaskSource, find_task
@@ -151,3 +152,15 @@ def test_the_command_tokenises_a_task_for_the_run_it_starts_from(runs, tmp_path,
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["frozen_parameters"] == 4 * 32 * 32
     assert len((tmp_path / "tuned" / "predictions.jsonl").read_text().splitlines()) == 12
+
+
+@pytest.mark.parametrize(("name", "method"), [("llama", "oelm_freeze"), ("gpt2", "signs_qk")])
+def test_a_run_with_a_model_of_transformers_is_read_and_fine_tuned_alike(name, method, fables_folder, task, tmp_path):
+    train(stock.config(name, fables_folder, method, sequence_length=stock.LENGTH), tmp_path / "lm")
+    (tmp_path / "text.txt").write_text("The fox and the crow. " * 20)
+    said = CliRunner().invoke(app, ["evaluate", str(tmp_path / "lm"), "--text", str(tmp_path / "text.txt"), "--json"])
+    assert said.exit_code == 0 and json.loads(said.stdout)["models"][0]["context"] == 40, said.output
+    result = train(config(method, model={"name": str(tmp_path / "lm")}, data=task), tmp_path / "tuned")
+    before, after = (RunFolder(tmp_path / folder).freeze_report() for folder in ("lm", "tuned"))
+    assert [site["hashes"] for site in before["sites"]] == [site["hashes"] for site in after["sites"]]
+    assert result["frozen_verified"] and result["frozen_parameters"] == before["frozen_parameters"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.utils import logging
 
 from oelm.bench.measure import Say, Shape
 from oelm.bench.names import DECODERS, arm_name
@@ -92,6 +93,7 @@ def build_decoder(name: str, config: GPTConfig) -> Any:
     if name == "llama":  # whose FFN has three matrices instead of two
         config = replace(config, positions="rotary", norm="rms", ffn="swiglu", d_ff=2 * config.d_ff // 3)
     if name in DECODERS:
+        logging.set_verbosity_error()  # their special tokens lie beyond a small vocabulary
         return to_stock(GPT(config))
     model = GPTForCausalLM(HFGPTConfig(**asdict(config.with_architecture(method(name).architecture))))
     freeze(model, name)

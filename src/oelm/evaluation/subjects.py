@@ -71,8 +71,8 @@ def load(what: str | Path, which: str = checkpoints.BEST, **options: Any) -> Sub
         except OSError as error:  # what transformers says of a file that it cannot parse
             raise OelmError(f"checkpoint {checkpoint.path} is damaged: {reason(error, checkpoint.path)}") from None
         end = end_of_text_id(tokenizer)
-        known, room = run if run.config_file.is_file() else None, model.config.max_position_embeddings
-        return Subject(str(what), model, tokenizer, room, end, end, known, checkpoint.step)
+        known = run if run.config_file.is_file() else None
+        return Subject(str(what), model, tokenizer, _context(model), end, end, known, checkpoint.step)
 
 
 def _stock(what: str, options: dict[str, Any]) -> Subject:
@@ -90,7 +90,11 @@ def _stock(what: str, options: dict[str, Any]) -> Subject:
     end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
     end = end_of_text_id(tokenizer) if end is None else end
     start = end if config.bos_token_id is None else config.bos_token_id
-    return Subject(what, model, tokenizer, getattr(config, "max_position_embeddings", None) or 1024, start, end)
+    return Subject(what, model, tokenizer, _context(model), start, end)
+
+
+def _context(model: Any) -> int:
+    return getattr(model.config, "max_position_embeddings", None) or 1024
 
 
 def _opened(folder: str, name: str, options: dict[str, Any]) -> tuple[Any, "Tokenizer"]:
