@@ -57,11 +57,14 @@ def evaluate(
     except Exception as error:  # a task is somebody's code: it may raise anything
         raise OelmError(f"task {asked.name} could not be run on {subject.name} ({reason(error, '.')})") from error
     scores = {
-        task: {key.partition(",")[0]: value for key, value in values.items() if isinstance(value, float)}
+        task: {key.removesuffix(",none"): value for key, value in values.items() if isinstance(value, float)}
         for task, values in found["results"].items()
     }
     rows = {task: int(count["effective"]) for task, count in found["n-samples"].items()}
-    metric = "acc" if all("acc" in values for values in scores.values()) else next(iter(next(iter(scores.values()))))
+    common = [name for name in next(iter(scores.values())) if all(name in values for values in scores.values())]
+    if not common:
+        raise OelmError(f"the tasks of {asked.name} have no score in common; name them one by one")
+    metric = "acc" if "acc" in common else common[0]
     weights = {task: rows[task] if asked.by_size else 1 for task in scores}
     score = sum(weights[task] * scores[task][metric] for task in scores) / sum(weights.values())
     shots = {task: found["n-shot"].get(task, 0) for task in scores}
