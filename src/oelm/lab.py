@@ -100,8 +100,9 @@ def data_folder(name: str, note: Callable[[str], None] = lambda remark: None) ->
     from oelm.data import tokens
     from oelm.data.labelled import MANIFEST
 
-    if (Path(name) / MANIFEST).is_file():
-        return Path(name)
+    for folder in (Path(name), tokens.data_directory() / name):
+        if (folder / MANIFEST).is_file():
+            return folder
     if name == "fables" and not any(path.name.startswith("fables") for path in tokens.prepared()):
         from oelm.data.prepare import prepare
 

@@ -95,7 +95,7 @@ def test_mistakes_are_one_line_with_a_way_out(tmp_path: Path) -> None:
         (["prepare", "fabels", "--tokenizer", "bpe:300"], "did you mean 'fables'"),
         (["prepare", "fables", "--tokenizer", "bpe:3"], "'bpe:3' is not possible"),
         (["prepare", "fables", "--megabytes", "0"], "both must be above 0"),
-        (["show", "nothing"], "run: oelm data prepare nothing"),
+        (["show", "nothing"], "oelm data prepare NAME_OR_FILES"),
     ):
         with pytest.raises(OelmError, match=message) as caught:
             run(*words)

@@ -180,7 +180,7 @@ def test_a_local_copy_of_rows_that_are_lines_becomes_articles_again(tmp_path: Pa
 
 
 def test_files_in_place_of_a_corpus_have_its_field(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(CORPORA, "mine", Corpus("mine", "…", hub="me/mine", field="content"))
+    monkeypatch.setitem(CORPORA, "mine", Corpus("mine", hub="me/mine", field="content"))
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text(json.dumps({"content": split}) + "\n")
     assert list(documents(find_source([tmp_path], name="mine"), "train")) == ["train"]

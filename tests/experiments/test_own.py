@@ -227,6 +227,19 @@ def test_a_budget_that_cannot_be_is_refused(oelm: Any, words: list[str], message
         raise OelmError(oelm("run", "mine.yaml", *words).stderr)
 
 
+def test_a_prepared_task_is_data_like_any_other_and_knows_its_steps(oelm: Any) -> None:
+    rows = "".join(f"film {i}\t{i % 2}\n" for i in range(40))
+    Path("sst2").mkdir()
+    Path("sst2/train.tsv").write_text("sentence\tlabel\n" + rows)
+    made = oelm(
+        "data", "task", "sst2", "--tokenizer=bpe:300", "--data-path=sst2", "--validation-fraction=0.2", "--json"
+    )
+    name = Path(json.loads(made.stdout)["path"]).name
+    write({**MINE, "data": name, "training": {"epochs": 3, "batch_size": 8}})
+    rows = json.loads(oelm("run", "mine.yaml", "--dry-run", "--json").stdout)
+    assert {row["steps"] for row in rows} == {12}  # three passes over 32 rows
+
+
 def test_prepared_data_are_not_prepared_again(oelm: Any) -> None:
     runs = plan_experiments(chosen([str(write(MINE))]), Path("runs"), seeds=[0])
     assert {run.config.data.path for run in runs} == {"data/words"}

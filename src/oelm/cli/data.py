@@ -1,9 +1,11 @@
 """`oelm data`: text to tokens, once, before training."""
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,9 +102,9 @@ def prepare(
     streams = limit is not None and not Path(source[0]).exists() if stream is None else stream
     hub: dict[str, Any] = {"revision": revision, "config": config, "split": split, "stream": streams}
     found = find_source(source, name=name, field=field, **hub, **held_out, **made)
-    with _Bar() as bar:
-        how: dict[str, Any] = {"progress": bar.update, "note": bar.note, "workers": workers, "force": force}
-        data = preparation.prepare(found, out, tokenizer, max_tokens=limit, data_dir=data_dir, **how)
+    with _bar() as bar:
+        how: dict[str, Any] = {"max_tokens": limit, "data_dir": data_dir, "workers": workers, "force": force, **bar}
+        data = preparation.prepare(found, out, tokenizer, **how)
     if as_json:
         typer.echo(json.dumps(_facts(data) | {"already_prepared": data.unchanged}, indent=2))
         return
@@ -117,7 +119,7 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     from oelm.data.tokens import UNFINISHED, data_directory, prepared, prepared_tasks
 
     root = data_directory(data_dir)
-    rows = [_row(path, _corpus) for path in prepared(root)] + [_row(path, _task) for path in prepared_tasks(root)]
+    rows = [_row(path, "tokens") for path in prepared(root)] + [_row(path, "rows") for path in prepared_tasks(root)]
     for path in sorted(root.glob(f"*{UNFINISHED}")):
         rows.append({"folder": path.name.removesuffix(UNFINISHED), "state": "unfinished"})
     if as_json:
@@ -139,38 +141,18 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
             console.print(row["error"], style="red", markup=False, highlight=False)
 
 
-def _row(path: Path, facts: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+def _row(path: Path, unit: str) -> dict[str, Any]:
     """One prepared folder; a damaged one is named and hides no other."""
+    from oelm.data.labelled import TaskData
+    from oelm.data.tokens import FILES, TokenData
+
     try:
-        return {"folder": path.name, "state": "ready", **facts(path)}
+        data = (TokenData if unit == "tokens" else TaskData).open(path)
+        counts = {f"{split}_{unit}": len(getattr(data, split)) for split in FILES}
+        facts = {"name": data.name, "vocab_size": data.vocab_size, **counts, "fingerprint": data.fingerprint}
+        return {"folder": path.name, "state": "ready", **facts}
     except (OelmError, KeyError, TypeError) as error:
         return {"folder": path.name, "state": "damaged", "error": f"{path} cannot be read: {error}"}
-
-
-def _corpus(path: Path) -> dict[str, Any]:
-    from oelm.data.tokens import fingerprint, read_manifest
-
-    manifest = read_manifest(path)
-    return {
-        "name": manifest["name"],
-        "vocab_size": manifest["tokenizer"]["vocab_size"],
-        "train_tokens": manifest["splits"]["train"]["tokens"],
-        "validation_tokens": manifest["splits"]["validation"]["tokens"],
-        "fingerprint": fingerprint(manifest),
-    }
-
-
-def _task(path: Path) -> dict[str, Any]:
-    from oelm.data.labelled import TaskData
-
-    task = TaskData.open(path)
-    return {
-        "name": task.name,
-        "vocab_size": task.vocab_size,
-        "train_rows": len(task.train),
-        "validation_rows": len(task.validation),
-        "fingerprint": task.fingerprint,
-    }
 
 
 def _amount(row: dict[str, Any], split: str) -> str:
@@ -199,16 +181,14 @@ def show(
 
 
 def _facts(data: "TokenData") -> dict[str, Any]:
+    splits = data.manifest["splits"].items()
     return {
         "path": str(data.path),
         "name": data.name,
         "tokenizer": data.manifest["tokenizer"]["spec"],
         "vocab_size": data.vocab_size,
         "tokenizer_hash": data.tokenizer_hash,
-        "train_documents": data.manifest["splits"]["train"]["documents"],
-        "train_tokens": len(data.train),
-        "validation_documents": data.manifest["splits"]["validation"]["documents"],
-        "validation_tokens": len(data.validation),
+        **{f"{split}_{what}": facts[what] for split, facts in splits for what in ("documents", "tokens")},
         "bytes_per_token": data.bytes_per_token,
         "true_entropy_nats_per_token": data.true_entropy_nats_per_token,
         "fingerprint": data.fingerprint,
@@ -247,56 +227,33 @@ def _origin(source: dict[str, Any]) -> str:
     return f"{source['corpus']} (embedded), seed {source['seed']}"
 
 
-class _Bar:
-    """A progress bar on standard error; silent where that is not a terminal."""
+@contextlib.contextmanager
+def _bar() -> Iterator[dict[str, Callable[..., None]]]:
+    """A progress bar on standard error where that is a terminal: what `prepare` reports to."""
+    if not sys.stderr.isatty():
+        yield {"note": partial(typer.echo, err=True)}
+        return
+    from rich import progress
 
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._tasks: dict[str, Any] = {}
+    bar = progress.Progress(
+        progress.TextColumn("{task.description:<10}"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.fields[documents]:,} documents  {task.fields[tokens]:,} tokens"),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+        console=command_console(stderr=True),
+    )
+    tasks: dict[str, Any] = {}
 
-    def update(self, progress: "Progress") -> None:
-        if self._bar is None:  # shown from the first chunk on, so that it does not run into a download's own bar
-            return
-        if progress.split not in self._tasks:
-            self._complete()
-            self._bar.start()
-            self._tasks[progress.split] = self._bar.add_task(progress.split, documents=0, tokens=0)
-        total = progress.expected_bytes
-        self._bar.update(
-            self._tasks[progress.split],
-            completed=progress.bytes_of_text,
-            total=None if total is None else max(total, progress.bytes_of_text),
-            documents=progress.documents,
-            tokens=progress.tokens,
-        )
+    def update(now: "Progress") -> None:
+        if now.split not in tasks:  # shown from the first chunk on, so that it does not run into a download's own bar
+            bar.start()
+            tasks[now.split] = bar.add_task(now.split, documents=0, tokens=0)
+        total = None if now.expected_bytes is None else max(now.expected_bytes, now.bytes_of_text)
+        counts: dict[str, Any] = {"documents": now.documents, "tokens": now.tokens}
+        bar.update(tasks[now.split], completed=now.bytes_of_text, total=total, **counts)
 
-    def note(self, remark: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(remark, highlight=False)  # above the bar, not through it
-        else:
-            typer.echo(remark, err=True)
-
-    def __enter__(self) -> "_Bar":
-        if sys.stderr.isatty():
-            from rich import progress
-
-            self._bar = progress.Progress(
-                progress.TextColumn("{task.description:<10}"),
-                progress.BarColumn(),
-                progress.TextColumn("{task.fields[documents]:,} documents  {task.fields[tokens]:,} tokens"),
-                progress.TransferSpeedColumn(),
-                progress.TimeRemainingColumn(),
-                console=command_console(stderr=True),
-            )
-        return self
-
-    def __exit__(self, kind: object, *exception: object) -> None:
-        if self._bar is not None and self._tasks:
-            if kind is None:
-                self._complete()
-            self._bar.stop()
-
-    def _complete(self) -> None:
-        """The expected amount was a guess; what is done is done."""
-        for task in self._tasks.values():
-            self._bar.update(task, total=self._bar.tasks[task].completed)
+    try:
+        yield {"progress": update, "note": partial(bar.console.print, highlight=False)}  # above the bar, not through it
+    finally:
+        bar.stop()

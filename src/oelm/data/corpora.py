@@ -26,43 +26,25 @@ FABLES_MEGABYTES = (2.0, 0.15)
 """Of training and of validation text, unless other amounts are asked for."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-WIKITEXT_COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
+# Dataset, config and the commit it is read at.
+_TINYSTORIES = ("roneneldan/TinyStories", None, "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64")
+_OPENWEBTEXT = ("Skylion007/openwebtext", "plain_text", "79d93d786212f7344586290adb811d4ae6a1762c")
+
+
+def _wikitext(words: int) -> tuple[str, str, str]:
+    return "Salesforce/wikitext", f"wikitext-{words}-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3"
+
+
 CORPORA = {
     corpus.name: corpus
     for corpus in (
-        Corpus("fables", "embedded story grammar with known entropy; any amount, no download"),
-        Corpus("recall", "synthetic pairs of words, asked for again; any amount, no download"),
-        Corpus(
-            "tinystories",
-            "2.1 million short stories for children",
-            "roneneldan/TinyStories",
-            revision="f54c09fd23315a6f9c86f9dc80f725de7d8f9c64",
-        ),
-        # 0.05 % for validation is the customary share: about 4,000 of 8 million documents.
-        Corpus(
-            "openwebtext",
-            "8 million web documents, 40 GB",
-            "Skylion007/openwebtext",
-            config="plain_text",
-            revision="79d93d786212f7344586290adb811d4ae6a1762c",
-            validation_fraction=0.0005,
-        ),
-        Corpus(
-            "wikitext103",
-            "28,475 Wikipedia articles, 103 million words",
-            "Salesforce/wikitext",
-            config="wikitext-103-raw-v1",
-            revision=WIKITEXT_COMMIT,
-            rows_are_lines=True,
-        ),
-        Corpus(
-            "wikitext2",
-            "600 Wikipedia articles, 2 million words",
-            "Salesforce/wikitext",
-            config="wikitext-2-raw-v1",
-            revision=WIKITEXT_COMMIT,
-            rows_are_lines=True,
-        ),
+        Corpus("fables"),  # a story grammar with known entropy; any amount, no download
+        Corpus("recall"),  # pairs of words, asked for again; any amount, no download
+        Corpus("tinystories", *_TINYSTORIES),  # 2.1 million short stories for children
+        # 8 million web documents, 40 GB; 0.05 % for validation is the customary share, about 4,000 documents
+        Corpus("openwebtext", *_OPENWEBTEXT, validation_fraction=0.0005),
+        Corpus("wikitext103", *_wikitext(103), rows_are_lines=True),  # 28,475 articles, 103 million words
+        Corpus("wikitext2", *_wikitext(2), rows_are_lines=True),  # 600 articles, 2 million words
     )
 }
 
@@ -115,7 +97,7 @@ def find_source(
         label = name or "-".join([Path(first).resolve().name, *([config] if config else [])])
         asked = {"config": config, "field": field or "text", "train": split or "train"}
         held_out = {"validation": validation and str(validation), "validation_fraction": validation_fraction}
-        return HubSource(label, Corpus("", "", first, **asked, **held_out), revision, seed, stream)  # type: ignore[arg-type]
+        return HubSource(label, Corpus("", first, **asked, **held_out), revision, seed, stream)  # type: ignore[arg-type]
     hub = {"revision": revision, "config": config, "split": split, "stream": stream or None}
     _refuse(hub, f"the text is in {first!r}, which is no dataset of the hub nor a folder like one")
     return _files([Path(item) for item in what], name, field, validation, validation_fraction, seed)
@@ -164,7 +146,7 @@ def _files(
         fraction = DEFAULT_FRACTION
     stems = [path.resolve().name.split(".")[0] or "corpus" for path in paths]
     label = "-".join(stems) if len(stems) <= MOST_NAMED else f"{stems[0]}-and-{len(stems) - 1}-more"
-    corpus = CORPORA.get(name or "", Corpus("", ""))  # what its rows look like, also in files
+    corpus = CORPORA.get(name or "", Corpus(""))  # what its rows look like, also in files
     return FilesSource(name or label, train, held_out, field or corpus.field, fraction, seed, corpus.rows_are_lines)
 
 

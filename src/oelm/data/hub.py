@@ -25,7 +25,6 @@ class Corpus:
     """A corpus known by name, or any dataset of the hub. `hub` is None for what is embedded."""
 
     name: str
-    summary: str
     hub: str | None = None
     config: str | None = None
     revision: str | None = None  # the commit it is read at, unless another revision is asked for

@@ -31,13 +31,8 @@ class Entry:
 
     def plus(self, other: "Entry") -> "Entry":
         nats = None if self.nats is None or other.nats is None else self.nats + other.nats
-        return Entry(
-            "",
-            self.documents + other.documents,
-            self.bytes_of_text + other.bytes_of_text,
-            self.tokens + other.tokens,
-            nats,
-        )
+        documents, size = self.documents + other.documents, self.bytes_of_text + other.bytes_of_text
+        return Entry("", documents, size, self.tokens + other.tokens, nats)
 
 
 class TokenLog:

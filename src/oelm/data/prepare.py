@@ -183,6 +183,7 @@ def _encode_split(
                 write_oldest()
         while pending and not (limit is not None and done.tokens >= limit):
             write_oldest()
+    progress(Progress(split, done.documents, done.bytes_of_text, done.tokens, done.bytes_of_text))  # no guess any more
     if not done.documents:
         raise OelmError(
             f"no document of {source.name!r} falls in its {split} split; "

@@ -43,7 +43,6 @@ class Task:
     texts: tuple[str, ...]
     label: str = "label"
     classes: tuple[str, ...] = ()
-    summary: str = ""
     hub: str | None = None
     config: str | None = None
     revision: str | None = None
@@ -58,40 +57,18 @@ class Task:
         return not self.label
 
 
-_GLUE_COMMIT = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
-_NLI = ("entailment", "neutral", "contradiction")
+_GLUE: dict[str, Any] = {"hub": "nyu-mll/glue", "revision": "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"}
+_XNLI: dict[str, Any] = {"hub": "facebook/xnli", "revision": "b8dd5d7af51114dbda02c0e3f6133f332186418e"}
+_NLI = ("premise", "hypothesis"), "label", ("entailment", "neutral", "contradiction")
 TASKS = {
     task.name: task
     for task in (
-        Task(
-            "sst2",
-            ("sentence",),
-            classes=("negative", "positive"),
-            summary="sentiment of film review phrases, 67,349 + 872",
-            hub="nyu-mll/glue",
-            config="sst2",
-            revision=_GLUE_COMMIT,
-        ),
-        Task(
-            "mnli",
-            ("premise", "hypothesis"),
-            classes=_NLI,
-            summary="does one sentence follow from another, 392,702 + 9,815; also validation_mismatched",
-            hub="nyu-mll/glue",
-            config="mnli",
-            revision=_GLUE_COMMIT,
-            validation="validation_matched",
-        ),
-        Task(
-            "xnli",
-            ("premise", "hypothesis"),
-            classes=_NLI,
-            summary="the same in 15 languages, 392,702 + 2,490; also test",
-            hub="facebook/xnli",
-            config="en",
-            revision="b8dd5d7af51114dbda02c0e3f6133f332186418e",
-            languages=True,
-        ),
+        # Sentiment of film review phrases, 67,349 + 872.
+        Task("sst2", ("sentence",), "label", ("negative", "positive"), config="sst2", **_GLUE),
+        # Does one sentence follow from another? 392,702 + 9,815; also validation_mismatched.
+        Task("mnli", *_NLI, config="mnli", validation="validation_matched", **_GLUE),
+        # The same in 15 languages, 392,702 + 2,490; also test.
+        Task("xnli", *_NLI, config="en", languages=True, **_XNLI),
     )
 }
 """The study's tasks. A label may be written as the class's name or as its number."""
