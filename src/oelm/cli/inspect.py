@@ -92,7 +92,12 @@ def _print(facts: dict[str, Any]) -> None:
         console.print(f"  {kind.removesuffix('able'):<10} {facts[f'{kind}_parameters']:>16,} parameters{note}")
     console.print(f"  {'checkpoint':<10} {facts['checkpoint_bytes']:>16,} bytes (weights + two moments of what trains)")
     if "training_memory" in facts:
-        console.print(_memory_line(facts["training_memory"]))
+        memory = facts["training_memory"]
+        names = ("weights", "optimizer", "gradients", "activations", "loss_chunks")
+        parts = ", ".join(f"{name.replace('_', ' ')} {memory[name] / 1e6:,.0f}" for name in names)
+        step = f"{memory['batch_size']} × {memory['sequence_length']} tokens (CPU, {memory['precision']})"
+        console.print(f"  {'memory':<10} {memory['peak_bytes']:>16,} bytes at the peak of a step of {step}")
+        console.print(f"  {'of that, MB':<10} {parts} (not all at once)")
     table = Table("MFLOPs per token", "forward", "backward", title_justify="left")
     flops = facts["flops_per_token"]
     for group in flops["forward"]:
@@ -113,11 +118,3 @@ def _print(facts: dict[str, Any]) -> None:
 def _saved(ratio: float) -> str:
     percent = 100 * (1 - ratio)
     return f"{percent:.1f} % fewer" if percent >= 0 else f"{-percent:.1f} % more"
-
-
-def _memory_line(memory: dict[str, Any]) -> str:
-    names = ("weights", "optimizer", "gradients", "activations", "loss_chunks")
-    parts = ", ".join(f"{name.replace('_', ' ')} {memory[name] / 1e6:,.0f}" for name in names)
-    step = f"{memory['batch_size']} × {memory['sequence_length']} tokens (CPU, {memory['precision']})"
-    peak = f"  {'memory':<10} {memory['peak_bytes']:>16,} bytes at the peak of a step of {step}"
-    return f"{peak}\n  {'of that, MB':<10} {parts} (not all at once)"

@@ -167,7 +167,7 @@ def _follow(folder: RunFolder, position: int) -> None:
 
 
 def _here(owner: dict[str, Any] | None) -> dict[str, Any] | None:
-    return owner if owner is not None and owner["host"] == socket.gethostname() else None
+    return owner if owner and owner["host"] == socket.gethostname() else None
 
 
 def _ask(folder: RunFolder, quiet: bool) -> bool:

@@ -12,6 +12,7 @@ from factory import make_run, make_suite
 from oelm.analysis.compare.results import require_finished
 from oelm.analysis.report.page import Content, write_report
 from oelm.errors import OelmError
+from oelm.files import write_json
 
 VOID = {"meta", "br", "wbr", "img", "path", "use", "rect", "link"}
 
@@ -121,8 +122,8 @@ def test_dark_mode_and_print_are_styled(page):
 
 def test_what_others_wrote_is_escaped(tmp_path):
     make_run(tmp_path / "runs", {"name": "<script>alert(1)"}, name="odd")
-    hostile = {"baseline": "</div><script>alert(2)</script>"}
-    (path,) = write_report(tmp_path / "runs", tmp_path, formats=("html",), title="<i>mine</i>", samples=hostile)
+    write_json(tmp_path / "runs/samples.json", {"baseline": "</div><script>alert(2)</script>"})
+    (path,) = write_report(tmp_path / "runs", tmp_path, formats=("html",), title="<i>mine</i>")
     text = path.read_text()
     assert "<script" not in text
     assert "<i>" not in text
@@ -134,8 +135,8 @@ def test_samples_beside_the_runs_are_shown_with_their_prompt(page):
 
 
 def test_a_sample_that_repeats_its_prompt_shows_it_once(single, tmp_path):
-    samples = {"baseline": {"prompt": "Once", "text": "Once upon a time"}}
-    (path,) = write_report(single, tmp_path, formats=("html",), samples=samples)
+    write_json(single / "samples.json", {"baseline": {"prompt": "Once", "text": "Once upon a time"}})
+    (path,) = write_report(single, tmp_path, formats=("html",))
     assert '<span class="prompt">Once</span> upon a time' in path.read_text()
 
 

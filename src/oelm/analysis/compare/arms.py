@@ -114,7 +114,6 @@ class Arm:
     metric: Metric
     baseline: "Arm | None" = None
     differences: list[Note] = field(default_factory=list)  # from its baseline: the gap is not the method's alone
-    number: int = 0  # its place among the study's arms of the same method
     rates: Rates = field(default_factory=dict)  # empty unless a baseline was given the same learning rates
 
     @property
@@ -172,10 +171,6 @@ class Arm:
     def plain_baseline(self) -> "Arm | None":
         """The baseline of its baseline, if that has adapters of its own."""
         return self.baseline.plain_baseline or self.baseline if self.baseline else None
-
-    @property
-    def measured(self) -> list[dict[str, Any]]:
-        return [found for run in self.runs for found in run.measured]
 
     def facts(self, key: str) -> list[float]:
         """A number of `result.json` (or of its `final`), from every run that has it."""

@@ -100,11 +100,8 @@ def _comparison(groups: list[list[Run]], ladder: list[list[Run]], sweeps: Sweeps
     data = first.config.get("data") or {}
     dataset = printable(str((first.result or {}).get("dataset") or Path(str(data.get("path"))).name))
     leading = _best_of_sweeps(groups, metric, failed)
-    arms: list[Arm] = []
-    for runs, rates in leading:
-        number = sum(arm.method == runs[0].method.name for arm in arms)
-        label = _label(runs, [runs for runs, _ in leading])
-        arms.append(Arm(label, runs, dataset, metric, number=number, rates=dict(sorted(rates.items()))))
+    shown = [runs for runs, _ in leading]
+    arms = [Arm(_label(runs, shown), runs, dataset, metric, rates=dict(sorted(r.items()))) for runs, r in leading]
     arms = _with_earlier_sweeps(arms, sweeps)
     compared = [_beside_its_baseline(arm, arms) for arm in arms]
     rungs = [Arm(f"{BASELINE}, {runs[0].step:,} steps", runs, dataset, metric) for runs in ladder]
@@ -196,12 +193,8 @@ def _beside_its_baseline(arm: Arm, arms: list[Arm]) -> Arm:
     ranked += [(1, other) for other in arms if other.is_baseline]
     if not ranked:
         return arm
-
-    def distance(place: tuple[int, Arm]) -> tuple[bool, int, int]:
-        apart = len(differences(arm, place[1]))
-        return apart > 0, place[0], apart
-
-    _, nearest = min(ranked, key=distance)
+    apart = [len(differences(arm, other)) for _, other in ranked]
+    nearest = min(zip(ranked, apart, strict=True), key=lambda found: (found[1] > 0, found[0][0], found[1]))[0][1]
     return replace(arm, baseline=_beside_its_baseline(nearest, arms), differences=differences(arm, nearest))
 
 

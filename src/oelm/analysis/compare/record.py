@@ -12,7 +12,7 @@ from oelm.analysis.compare.arms import Arm, Comparison, Note
 from oelm.analysis.compare.comparison import LENGTH_KEYS, differences
 from oelm.analysis.compare.statistics import MET, MISSED, NOT_COMPARABLE, UNDECIDED, Gap, Metric, paired_gap, spread
 from oelm.analysis.compare.times import StepTime, step_time
-from oelm.analysis.compare.yardstick import EqualCompute, Law, equal_compute, laws, lengths_of
+from oelm.analysis.compare.yardstick import EqualCompute, Law, equal_compute, laws
 from oelm.runs import checkpoint_bytes
 
 VERIFIED, NO_WEIGHTS, NOTHING_FROZEN, NOT_VERIFIED = "verified", "no weights", "nothing frozen", "not verified"
@@ -114,7 +114,7 @@ class ArmRecord:
 
 
 def records_of(comparison: Comparison) -> list[ArmRecord]:
-    fitted = {arm.label: laws(lengths_of(arm, comparison.ladder)) for arm in comparison.arms if arm.is_baseline}
+    fitted = {arm.label: laws(arm, comparison.ladder) for arm in comparison.arms if arm.is_baseline}
     trained = [arm for arm in [*comparison.arms, *comparison.ladder] if arm.made.is_trained]
     rivals = [(arm, _total_flops(arm)) for arm in trained]
     return [_record(arm, comparison, fitted, rivals) for arm in comparison.arms]

@@ -36,7 +36,7 @@ class StepTime:
 
 
 def step_time(arm: Arm) -> StepTime | None:
-    for measured in arm.measured:
+    for measured in (found for run in arm.runs for found in run.measured):
         seconds = measured.get("reference_median_seconds")
         if measured["reference"] == arm.method:
             return StepTime(1.0, seconds=seconds, predicted=1.0, interleaved=True, is_reference=True)

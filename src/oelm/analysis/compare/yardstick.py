@@ -62,14 +62,13 @@ class Law:
         return self.shortest / MARGIN <= steps <= self.longest * MARGIN
 
 
-def lengths_of(baseline: Arm, ladder: Sequence[Arm]) -> list[Arm]:
-    """The plain baselines that differ from this one in their length alone, itself among them, shortest first."""
-    return sorted((arm for arm in ladder if _but_length(arm) == _but_length(baseline)), key=_steps)
+def laws(baseline: Arm, ladder: Sequence[Arm]) -> dict[int, Law]:
+    """By seed, from the plain baselines that differ from this one in length alone, itself among them.
 
-
-def laws(lengths: Sequence[Arm]) -> dict[int, Law]:
-    """By seed; of seeds that have enough lengths and get better with longer training."""
+    Of seeds that have enough lengths and get better with longer training.
+    """
     found = {}
+    lengths = sorted((arm for arm in ladder if _but_length(arm) == _but_length(baseline)), key=_steps)
     for seed in lengths[0].scores if lengths else ():
         points = [(_steps(arm), arm.losses[seed]) for arm in lengths if arm.losses.get(seed, 0) > 0]
         if len({steps for steps, _ in points}) >= FEWEST_LENGTHS:

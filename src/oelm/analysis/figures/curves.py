@@ -76,8 +76,8 @@ def draw_lines(axes: Axes, lines: list[tuple[Arm, Line]], looks: Looks) -> None:
 
 def late_range(lines: list[tuple[Arm, Line]]) -> tuple[float, float]:
     """Lowest and highest value after the first steps."""
-    late = [v for _, line in lines for v in (*line.low[_late(line)], *line.high[_late(line)])]
-    return min(late), max(late)
+    late = [values[line.x >= EARLY * line.x[-1]] for _, line in lines for values in (line.low, line.high)]
+    return min(map(np.min, late)), max(map(np.max, late))
 
 
 def frame_values(axes: Axes, comparison: Comparison, lines: list[tuple[Arm, Line]], t: Texts) -> None:
@@ -104,10 +104,6 @@ def frame_gaps(axes: Axes, lines: list[tuple[Arm, Line]], comparison: Comparison
     seen = [0.0, goal_value(comparison), *late_range(lines)]
     low, high = min(seen), max(seen)
     axes.set_ylim(low - 0.06 * (high - low), high + 0.08 * (high - low))
-
-
-def _late(line: Line) -> np.ndarray:
-    return line.x >= EARLY * line.x[-1]
 
 
 def label_ends(axes: Axes, lines: list[tuple[Arm, Line]], looks: Looks, say: Callable[[Arm, float], str]) -> None:

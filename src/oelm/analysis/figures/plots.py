@@ -61,13 +61,14 @@ class Picture:
         data = json.loads(json.dumps(self.data), parse_float=lambda digits: float(f"{float(digits):.5g}"))
         return hashlib.sha256(json.dumps([self.title, data], sort_keys=True).encode()).hexdigest()[:16]
 
-    def _saved(self, suffix: str) -> bytes:
+    def png(self) -> bytes:
         with page_style(self.name):
-            return saved(self.figure, suffix, self.digest)
+            return saved(self.figure, "png", self.digest)
 
     @cached_property
     def _svg(self) -> str:
-        return self._saved("svg").decode().replace("'DejaVu Sans'", FONT_STACK)
+        with page_style(self.name):
+            return saved(self.figure, "svg", self.digest).decode().replace("'DejaVu Sans'", FONT_STACK)
 
     def svg(self, inline: bool = False) -> str:
         """As a file of its own, or to stand inside an HTML page whose colours it takes."""
@@ -83,7 +84,7 @@ class Picture:
 
     def save(self, path: Path) -> None:
         """SVG or PNG, by the suffix; there as a whole or not at all."""
-        write_atomically(path, self.svg() if path.suffix == ".svg" else self._saved("png"))
+        write_atomically(path, self.svg() if path.suffix == ".svg" else self.png())
 
 
 def pictures(loaded: Loaded, lang: str = "en") -> list[Picture]:
@@ -230,12 +231,8 @@ def _pareto(comparison: Comparison, look: Looks, t: Texts) -> Iterator[Picture]:
 
 
 def _curves_title(comparison: Comparison, t: Texts) -> str:
-    ranked = sorted(comparison.records, key=lambda r: r.score)
-    name = t(f"metric_{comparison.metric.name}")
-    steps = sorted({run.step for run in comparison.runs})
-    shown_steps = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,}–{steps[-1]:,}"
-    values = {"metric": name[0].upper() + name[1:], "steps": shown_steps}
-    first, last = (f"{comparison.metric.show(r.score)} ({r.label})" for r in (ranked[0], ranked[-1]))
-    if len(ranked) == 1:
-        return t("title_curve", **values, only=first)
-    return t("title_curves", **values, low=first, high=last)
+    ranked, steps = sorted(comparison.records, key=lambda r: r.score), sorted({run.step for run in comparison.runs})
+    name, ends = t(f"metric_{comparison.metric.name}"), dict.fromkeys((steps[0], steps[-1]))
+    low, high = (f"{comparison.metric.show(r.score)} ({r.label})" for r in (ranked[0], ranked[-1]))
+    values = {"metric": name[0].upper() + name[1:], "steps": "–".join(f"{step:,}" for step in ends), "only": low}
+    return t("title_curves" if len(ranked) > 1 else "title_curve", **values, low=low, high=high)

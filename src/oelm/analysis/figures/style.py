@@ -56,8 +56,9 @@ def looks(comparisons: Sequence[Comparison]) -> Looks:
     found: Looks = {}
     for comparison in comparisons:
         here = {arm.label for arm in comparison.arms}
+        plain = next((arm.label for arm in comparison.arms if arm.is_baseline), None)
         for arm in comparison.arms:
-            if arm.is_baseline and not arm.number:
+            if arm.label == plain:
                 found[arm.label] = BASELINE_LOOK
             taken = {found[label] for label in here & found.keys()}
             if arm.label in found and list(map(found.get, here)).count(found[arm.label]) == 1:

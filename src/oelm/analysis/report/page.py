@@ -27,7 +27,6 @@ from oelm.errors import OelmError, unknown
 from oelm.files import write_atomically
 
 FORMATS = ("html", "md", "csv", "svg", "png")
-Samples = Mapping[str, "str | Mapping[str, str]"]
 
 
 def write_report(
@@ -36,20 +35,19 @@ def write_report(
     lang: str = "en",
     formats: Sequence[str] = ("html", "md"),
     title: str | None = None,
-    samples: Samples | None = None,
     csv_dir: str | Path | None = None,
 ) -> list[Path]:
     """Write the report on all runs below `runs_root`; return the files.
 
     `out` is a folder, or a file whose name the other formats share. Figures of the markdown go to `figures/` beside it,
-    tables to `csv/` (or `csv_dir`). `samples` are texts by method; else `samples.json` beside the runs is used.
+    tables to `csv/` (or `csv_dir`).
     """
     for name in formats:
         if name == "pdf":
             raise OelmError("a report is no longer written as pdf; write html and print that page")
         if name not in FORMATS:
             raise unknown("format", name, FORMATS)
-    content = Content(require_finished(runs_root), lang, title, samples)
+    content = Content(require_finished(runs_root), lang, title)
     out = Path(out)
     whole = out.suffix in (".html", ".md")
     folder, stem = (out.parent, out.stem) if whole else (out, "report" if lang == "en" else f"report.{lang}")
@@ -58,26 +56,31 @@ def write_report(
     name = stem.removesuffix(f".{lang}")
     prefix = "" if name == "report" else f"{name}-"
     content.figures = f"{prefix}figures"
-    written: list[Path] = []
+    files: dict[Path, str | bytes] = {}
     if "html" in formats:
-        written.append(_write(folder / f"{stem}.html", content.html()))
+        files[folder / f"{stem}.html"] = content.html()
     if "md" in formats:
-        written.append(_write(folder / f"{stem}.md", content.render("report.md.j2")))
+        files[folder / f"{stem}.md"] = content.render("report.md.j2")
     if "md" in formats or "svg" in formats:
-        written += _save(content.pictures, folder / content.figures, f"{content.suffix}.svg")
+        files |= {folder / content.figures / f"{p.name}{content.suffix}.svg": p.svg() for p in content.pictures}
     if "png" in formats:
         drawable = print_language(lang)
         drawn = content.pictures if drawable == lang else pictures(content.loaded, drawable)
-        written += _save(drawn, folder / content.figures, ".png" if drawable == "en" else f".{drawable}.png")
+        suffix = ".png" if drawable == "en" else f".{drawable}.png"
+        files |= {folder / content.figures / f"{picture.name}{suffix}": picture.png() for picture in drawn}
     if "csv" in formats or csv_dir:
-        written += _write_csv(content.tables, Path(csv_dir or folder / f"{prefix}csv"))
-    return written
+        place = Path(csv_dir or folder / f"{prefix}csv")
+        files |= {place / f"{name}.csv": table.csv() for name, table in _by_name(content.tables).items()}
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    return list(files)
 
 
 class Content:
     """Everything the report says, before it has a format."""
 
-    def __init__(self, loaded: Loaded, lang: str, title: str | None = None, samples: Samples | None = None) -> None:
+    def __init__(self, loaded: Loaded, lang: str, title: str | None = None) -> None:
         self.loaded, self.lang, self.texts = loaded, lang, texts(lang)
         datasets = list(dict.fromkeys(comparison.dataset for comparison in loaded.comparisons))
         self.title = title or self.texts("title", datasets=self.texts.listing(datasets))
@@ -85,8 +88,7 @@ class Content:
         self.tables = all_tables(loaded, lang)
         methods = {arm.method: self.texts.method(arm.method) for arm in loaded.arms}
         self.methods = {name: text for name, text in methods.items() if text}
-        given = loaded.samples if samples is None else samples
-        self.samples = {method: _sample(sample) for method, sample in given.items()}
+        self.samples = {method: _sample(sample) for method, sample in loaded.samples.items()}
         self.caveats = [self.texts.note(note) for note in notes(loaded)]
         self.suffix = "" if lang == "en" else f".{lang}"
         self.figures = "figures"
@@ -154,29 +156,12 @@ class Content:
         return f": {table.section(table.records[0])}" if len(alike) > 1 and table.section else ""
 
 
-def _write(path: Path, text: str) -> Path:
-    write_atomically(path, text)
-    return path
-
-
-def _save(drawn: list[Picture], folder: Path, suffix: str) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{picture.name}{suffix}" for picture in drawn]
-    for picture, path in zip(drawn, paths, strict=True):
-        picture.save(path)
-    return paths
-
-
-def _write_csv(tables: list[Table], folder: Path) -> list[Path]:
+def _by_name(tables: list[Table]) -> dict[str, Table]:
     """Gaps, memory and time are fields of the summary's records, so there is one file for all of them."""
-    folder.mkdir(parents=True, exist_ok=True)
     tables = [table for table in tables if table.name not in ("gaps", "memory", "time")]
     names = [table.name for table in tables]
-    paths = []
-    for i, table in enumerate(tables):
-        number = f"-{1 + names[:i].count(table.name)}" if names.count(table.name) > 1 else ""
-        paths.append(_write(folder / f"{table.name}{number}.csv", table.csv()))
-    return paths
+    numbered = [f"{n}-{1 + names[:i].count(n)}" if names.count(n) > 1 else n for i, n in enumerate(names)]
+    return dict(zip(numbered, tables, strict=True))
 
 
 def _sample(sample: str | Mapping[str, str]) -> dict[str, str]:
