@@ -35,7 +35,7 @@ def differences(folder: Path, names: list[str]) -> dict[str, list[str]]:
             for wanted in plan(entry, PreparedData(there["data"]["path"]), folder, seeds=[there["seed"]])
             if wanted.config.method == there["method"] and entry.dataset == run.result()["dataset"]
         ]
-        there["model"]["encoder"] = planned[0].config.model.name  # a folder stands in for the hub's name
+        there["model"]["name"] = planned[0].config.model.name  # a folder stands in for the hub's name
         found[str(run.path)] = min((config_differences(there, wanted.config.to_dict()) for wanted in planned), key=len)
     return found
 
