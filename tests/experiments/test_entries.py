@@ -9,7 +9,7 @@ from oelm.experiments.plan import PreparedData, plan
 from oelm.experiments.preview import preview
 from oelm.freezing.methods import method
 
-LANGUAGE_MODELS = [name for name in catalog() if experiment(name).data is not None]
+LANGUAGE_MODELS = [name for name in catalog() if experiment(name).data and "name" not in experiment(name).model]
 ENCODERS = [name for name in catalog() if experiment(name).task is not None]
 
 # id: dataset, method, learning rate, steps (or epochs), result

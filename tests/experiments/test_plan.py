@@ -97,7 +97,8 @@ def test_an_unreadable_folder_is_no_obstacle_to_planning(workplace):
     assert len(planned("phase2")) == 2
 
 
-ENCODERS = [name for name in catalog() if experiment(name).task is not None and name not in suites()["transfer"]]
+OF_RUNS = [*suites()["transfer"], *suites()["architectures"]]
+ENCODERS = [name for name in catalog() if experiment(name).task is not None and name not in OF_RUNS]
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -124,6 +125,21 @@ def test_every_encoder_entry_runs_at_smoke_scale_and_knows_its_full_size(smoke, 
     assert fewer["memory_bytes"] > facts["memory_bytes"]
 
 
+def test_architectures_learn_text_translate_and_sort_what_they_have_learned_or_not(smoke):
+    *first, t5, bart = suites()["architectures"][:4]
+    results = {}
+    for name in suites()["architectures"]:
+        runs = smoke(name, seeds=[0])
+        assert [run.arm for run in runs] == ["baseline", "oelm_freeze", "oelm_random_matched", "permutation_qk+rank=8"]
+        for run in runs if name in first else runs[-1:]:
+            results[name] = train(run.config, run.folder)
+        assert results[name]["frozen_verified"]
+    families = [results[name]["model_family"] for name in (*first, t5, bart)]
+    assert families == ["decoder", "encoder", "encoder-decoder", "encoder-decoder"]
+    scores = {name: set(result["final"]) & {"accuracy", "perplexity"} for name, result in results.items()}
+    assert {name for name, score in scores.items() if "accuracy" in score} == {n for n in results if "sst2" in n}
+
+
 def test_transfer_fine_tunes_what_was_pretrained_and_has_its_control(smoke):
     with pytest.raises(OelmError, match=r"runs/transfer-pretrain/baseline-0 is no run; train it first"):
         smoke("transfer-sst2", seeds=[0])
@@ -138,7 +154,7 @@ def test_transfer_fine_tunes_what_was_pretrained_and_has_its_control(smoke):
     assert len(records) == 8  # four pretrained, four fine-tuned
 
 
-@pytest.mark.parametrize("name", [n for n in catalog() if experiment(n).data is not None and n != "demo"])
+@pytest.mark.parametrize("name", [n for n in catalog() if experiment(n).data and n not in ("demo", *OF_RUNS[-10:])])
 def test_every_language_model_runs_at_smoke_scale(smoke, name):
     for run in smoke(name, seeds=[0])[-2:]:
         result = train(run.config, run.folder)

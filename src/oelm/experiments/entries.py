@@ -62,6 +62,8 @@ class TaskRecipe(Section):
     train_rows: int | None = Field(None, description="only so many training rows; default: all")
     validation: str | None = Field(None, description="the split to validate on; default: the task's own")
     held_out: int | None = Field(None, ge=1, description="validate on so many training rows that are not trained on")
+    source: str | None = Field(None, description="of pairs of texts: the column that a model reads")
+    target: str | None = Field(None, description="of pairs of texts: the column that it writes")
     tokenizer: str = Field("bpe:300", description="where there is no encoder that has one")
     toy: bool = Field(False, description="rows made from the embedded corpus instead of the task's own")
 
@@ -221,7 +223,10 @@ def at_scale(entry: dict[str, Any], scale: str) -> dict[str, Any]:
     kind = "classification" if "task" in entry else "language-model"
     corpus = profile.get("corpora", {}).get(entry.get("data", {}).get("corpus"), {})
     values = {key: value for key, value in entry.items() if key != "scales"}
-    for change in (profile.get(kind, {}), {"data": corpus} if corpus else {}, entry.get("scales", {}).get(scale, {})):
+    of_kind = dict(profile.get(kind, {}))
+    if "name" in entry.get("model", {}):  # a model of transformers has its own sizes
+        of_kind.pop("model", None)
+    for change in (of_kind, {"data": corpus} if corpus else {}, entry.get("scales", {}).get(scale, {})):
         values = merged(values, change)
     return values
 
