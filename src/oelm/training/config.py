@@ -300,8 +300,8 @@ def one_line(error: ValidationError, root: type[BaseModel], kind: str = "setting
         else:
             message = re.sub(r"^\w+ should", "it must", _PYDANTICS.sub("", item["msg"]))
             message = message.replace("valid integer", "whole number").replace("valid dictionary", "mapping")
-            whole = not item["loc"] or isinstance(item["input"], dict)  # the message itself says what does not fit
-            start = "" if whole else f"{kind} {key!r}{flags.get(key, '')} is {_short(item['input'])}; "
+            value = "" if isinstance(item["input"], dict) else f"{flags.get(key, '')} is {_short(item['input'])}"
+            start = f"{kind} {key!r}{value}{';' if value else ':'} " if item["loc"] else ""
             if problems and start and problems[-1].startswith(start):  # the next of several types that it may have
                 problems[-1] += f", or {message.removeprefix('it must be ')}"
             else:
