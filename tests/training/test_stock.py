@@ -279,3 +279,27 @@ def test_pairs_without_targets_are_refused_with_their_row(tmp_path):
     file.write_text(file.read_text() + '{"de": "etwas", "en": " "}\n')
     with pytest.raises(oelm.OelmError, match=r"row 41: a value of de, en is missing"):
         prepare("en")
+
+
+def test_a_body_without_a_head_gets_a_new_one_and_the_log_says_so(corpus, tmp_path):
+    shape = stock_config("bert", fresh=True, overrides={**SHAPES["bert"], "vocab_size": 400})
+    hf.BertModel(shape).save_pretrained(tmp_path / "body")
+    train(config(str(tmp_path / "body"), corpus, max_steps=1, warmup_steps=0, **ON_CORPUS), tmp_path / "run")
+    log = (tmp_path / "run" / "training.log").read_text()
+    assert "body has no weights for cls.predictions.bias" in log and "drawn anew" in log
+
+
+def test_a_task_for_a_fresh_type_of_model_gets_a_tokenizer_of_its_own(tmp_path, monkeypatch):
+    from typer.testing import CliRunner
+
+    from oelm.cli.main import app
+
+    monkeypatch.setenv("OELM_DATA_DIR", str(tmp_path / "data"))
+    for split, count in (("train", 24), ("validation", 8)):
+        rows = [f"{'good' if i % 2 else 'bad'} film number {i}\t{i % 2}" for i in range(count)]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    shape = [word for key, value in SHAPES["bert"].items() for word in ("--set", f"model.overrides.{key}={value}")]
+    how = ["--max-steps", "1", "--batch-size", "4", "--device", "cpu", "--out", str(tmp_path / "run"), "-q"]
+    given = ["train", "--task", "sst2", "--data-path", str(tmp_path), "--model", "bert", "--fresh", *shape, *how]
+    done = CliRunner().invoke(app, given, catch_exceptions=False)
+    assert done.exit_code == 0 and "accuracy" in done.output

@@ -237,8 +237,9 @@ def _data_path(dataset: str | None, task: str | None, files: Path | None, config
         from oelm.training.start import model_folder
 
         start = model_folder(config.model.name, config.method_name, config.seed) if config.model.name else "bpe:4096"
-        named = Path(start)  # a config.json has its tokenizer, if any, beside it
+        named = Path(start)  # a config.json has its tokenizer, if any, beside it; a fresh model's type has none
         spec = str(named.parent if named.name == "config.json" else named)
+        spec = "bpe:4096+special" if config.model.fresh and not named.exists() else spec
         return str(prepare_task(TaskSource(find_task(task), files), spec).path)
     assert dataset is not None
     return str(lab.data_folder(dataset, note=partial(typer.echo, err=True)))

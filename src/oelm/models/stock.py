@@ -5,6 +5,7 @@ them. A language model comes out as one that gives its loss, like our GPT: `mode
 """
 
 import inspect
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from oelm.freezing.projections import CONFIG_KEY, described_in
 from oelm.models.kernels import vocabulary_loss
 from oelm.models.known import KNOWN, family, named_config
 
+log = logging.getLogger("oelm")
 OBJECTIVES = {
     "causal": "CausalLM",
     "masked": "MaskedLM",
@@ -86,6 +88,7 @@ def objective_of(config: Any, name: str, wanted: str | None, data: str) -> str:
 def fit_to(config: Any, *, end: int, pad: int | None, vocab_size: int) -> Any:
     """The configuration of a fresh model, with the vocabulary of its data."""
     starts_with_end = getattr(config, "decoder_start_token_id", None) == config.eos_token_id is not None
+    config.architectures = None  # its head is new, whatever the folder was trained for
     config.vocab_size, config.pad_token_id = vocab_size, pad
     for name in ("eos", "bos", "cls", "sep"):
         if hasattr(config, f"{name}_token_id"):
@@ -99,12 +102,12 @@ def fit_to(config: Any, *, end: int, pad: int | None, vocab_size: int) -> Any:
 def build(objective: str, config: Any, weights: str | Path | None) -> nn.Module:
     """The model with the weights of a folder or hub name, or with fresh ones."""
     import transformers
-    from transformers.utils import logging
+    from transformers.utils import logging as their_logging
 
     auto = getattr(transformers, f"AutoModelFor{OBJECTIVES[objective]}")
-    logging.disable_progress_bar()  # also for every checkpoint to come
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # a new head is what we want, not news
+    their_logging.disable_progress_bar()  # also for every checkpoint to come
+    verbosity = their_logging.get_verbosity()
+    their_logging.set_verbosity_error()  # a new head is what we want, not news
     try:
         if weights is None or (described_in(weights) and not getattr(config, CONFIG_KEY, None)):
             model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
@@ -130,13 +133,15 @@ def build(objective: str, config: Any, weights: str | Path | None) -> nn.Module:
             f"the weights of {weights} cannot be loaded ({reason}); give a complete model folder{hint}"
         ) from error
     finally:
-        logging.set_verbosity(verbosity)
+        their_logging.set_verbosity(verbosity)
     return model if objective == "classification" else with_loss(model, causal=objective == "causal")
 
 
 def _require_loaded(model: nn.Module, loaded: dict[str, Any], weights: str | Path) -> None:
-    """A new head is what we want; a new body under the name of a pretrained one is not."""
+    """A new head may be what is wanted, and is noted; a new body under the name of a pretrained one is not."""
     body = f"{getattr(model, 'base_model_prefix', '')}."
+    if new := sorted(name for name in loaded["missing_keys"] if not name.startswith(body)):
+        log.info("%s has no weights for %s: drawn anew", weights, ", ".join(new))
     missing = sorted(name for name in loaded["missing_keys"] if name.startswith(body) and ".pooler." not in name)
     missing += sorted(str(name) for name in loaded["mismatched_keys"])
     if missing:

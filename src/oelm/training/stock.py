@@ -114,11 +114,8 @@ def require_fit(shape: Any, model: str | None, data: Data, *, fresh: bool) -> No
 def _own_tokenizer(model: str) -> "Tokenizer | None":
     """The tokenizer that the model comes with; None if it comes without one."""
     folder = Path(model)
-    if folder.is_dir() and not any(
-        file for name in _VOCABULARIES for file in folder.glob(name)
-    ):  # transformers would invent one
-        return None
-    try:
-        return load_tokenizer(model)
+    files = [file for name in _VOCABULARIES for file in folder.glob(name)]
+    try:  # for a folder without a vocabulary transformers would invent one
+        return load_tokenizer(model) if files or not folder.is_dir() else None
     except OelmError:
         return None
