@@ -282,6 +282,10 @@ def test_what_is_mistyped_is_refused_before_torch_is_loaded(mistyped, number):
             ["data", "prepare", "fables", "--tokenizer", "gpt2", "--megabytes", "0.01"],
             "train one on your own text with --tokenizer bpe:4096",
         ),
+        (
+            ["data", "prepare", "me/nowhere", "--max-tokens", "5M"],
+            "me/nowhere is no folder here and could not be reached",
+        ),
         (["data", "task", "sst2", "--tokenizer", "bpe:300"], "a train and a validation file"),
         (["train", "--task", "sst2", "--encoder", "some/encoder"], "tokenizer 'some/encoder' is none that can be had"),
     ],

@@ -21,7 +21,6 @@ from oelm.data.tasks import Row, TaskSource
 from oelm.data.tokenization import (
     end_of_text_id,
     load_tokenizer,
-    model_tokenizer,  # noqa: F401  asked for here by training
     template_hash,
     tokenizer_hash,
     tokenizer_label,

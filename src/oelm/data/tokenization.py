@@ -95,11 +95,15 @@ def load_tokenizer(
 
 def model_tokenizer(spec: str | Path) -> "Tokenizer":
     """The tokenizer that belongs to a model folder or hub name."""
-    if not Path(spec).exists():
-        unreachable()
-    from transformers import AutoTokenizer
+    from huggingface_hub import try_to_load_from_cache
 
     try:
+        if not Path(spec).exists() and (why := unreachable()):
+            files = ("tokenizer.json", "tokenizer_config.json", "config.json")
+            if not any(isinstance(try_to_load_from_cache(str(spec), file), str) for file in files):
+                raise ConnectionError(why)  # at once, without seconds of imports
+        from transformers import AutoTokenizer
+
         found = AutoTokenizer.from_pretrained(str(spec), trust_remote_code=False)
         tokenizer = found.backend_tokenizer
     except Exception as error:  # missing files, unknown formats and the hub all raise types of their own
