@@ -1,6 +1,7 @@
 """Record files are untrusted input: of the right types, with possible values, and unchanged since they were written.
 
 A record may be sealed: it ends with a digest of everything else in it. Older records have none and are read as well.
+`config_differences` compares the configs of two runs, whatever version wrote them.
 """
 
 import hashlib
@@ -32,6 +33,8 @@ _KINDS = {
 }
 """What a value is wherever a record has this key; every one may be missing or null."""
 _LEAST = {"perplexity": 1.0}
+STEPS_OF_DATA = ("max_steps", "warmup_steps", "eval_every", "checkpoint_every")
+"""Training settings that may follow from the data, where epochs are given."""
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,6 +187,45 @@ def named_model(model: Any) -> Any:
         return model
     name = model["encoder"]
     return {**{key: value for key, value in model.items() if key != "encoder"}, **({"name": name} if name else {})}
+
+
+def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two configs, leaving out `runtime`, which does not change what is computed.
+
+    Where a setting differs, those that follow from it are not told: min_lr is a tenth of max_lr unless it is given.
+    """
+    found = []
+    if prefix == "model.":
+        old, new = named_model(old), named_model(new)
+    for key in dict.fromkeys([*old, *new]):
+        if not prefix and key == "runtime":
+            continue
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += config_differences(a, b, f"{prefix}{key}.")
+        elif None in (a, b) and _learnt_from_data(f"{prefix}{key}", new):
+            continue  # not looked at yet: a queued run learns it when it starts
+        elif f"{prefix}{key}" == "data.path" and old.get("fingerprint") == new.get("fingerprint") is not None:
+            continue  # the same data, wherever they lie
+        elif a != b and not _follows(key, old, new):
+            found.append(f"{prefix}{key} is {_told(a)} there and {_told(b)} here")
+    return found
+
+
+def _follows(key: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    leader = "max_lr" if key == "min_lr" else "max_steps" if key in STEPS_OF_DATA[1:] else key
+    there, here = old.get(leader), new.get(leader)
+    return leader != key and None not in (there, here) and there != here
+
+
+def _told(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else repr(value)
+
+
+def _learnt_from_data(key: str, section: dict[str, Any]) -> bool:
+    """Whether a config may leave this open until its data are opened: their identity, and steps if epochs are given."""
+    steps = key.removeprefix("training.") in STEPS_OF_DATA
+    return key == "data.fingerprint" or (steps and section.get("epochs") is not None)
 
 
 def _require_plain(file: Path, value: Any) -> None:

@@ -30,17 +30,7 @@ import yaml
 
 from oelm.errors import OelmError, Unavailable
 from oelm.files import exclusive, is_locked, name_file, sync, write_atomically, write_in_place, write_json
-from oelm.records import (
-    named_model,
-    read_bytes,
-    read_config,
-    read_json,
-    read_rows,
-    rows_until,
-    seal_rows,
-    seal_text,
-    sealed,
-)
+from oelm.records import config_differences, read_config, read_json, read_rows, rows_until, seal_rows, seal_text, sealed
 
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
 DIVERGED = "diverged"
@@ -51,8 +41,6 @@ UNREADABLE = "unreadable"
 """Not a stored state either: the folder's files cannot be understood."""
 _EXECUTION = ("data", "runtime")
 """Sections of a config that may change where nothing else does: where the same data lie, and how a run is executed."""
-STEPS_OF_DATA = ("max_steps", "warmup_steps", "eval_every", "checkpoint_every")
-"""Training settings that may follow from the data, where epochs are given."""
 STATES = (QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED)
 SILENT_SECONDS = 900
 """A run on another machine, whose lock may not be visible here, counts as dead after so long without a heartbeat."""
@@ -277,7 +265,7 @@ class RunFolder:
         """
         for file in self._row_files:
             kept = rows_until(file, step, seals and seals.get(file.name))
-            if kept != (read_bytes(file) or b""):
+            if file.exists() and kept != file.read_bytes():
                 write_atomically(file, kept)
 
     def _write_config(self, config: dict[str, Any]) -> None:
@@ -365,45 +353,6 @@ def fate(exit_code: int) -> str:
         return f"failed with exit code {exit_code}"
     hint = " (perhaps for lack of memory)" if exit_code == -signal.SIGKILL else ""
     return f"was killed by {signal.Signals(-exit_code).name}{hint}"
-
-
-def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two configs, leaving out `runtime`, which does not change what is computed.
-
-    Where a setting differs, those that follow from it are not told: min_lr is a tenth of max_lr unless it is given.
-    """
-    found = []
-    if prefix == "model.":
-        old, new = named_model(old), named_model(new)
-    for key in dict.fromkeys([*old, *new]):
-        if not prefix and key == "runtime":
-            continue
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += config_differences(a, b, f"{prefix}{key}.")
-        elif None in (a, b) and _learnt_from_data(f"{prefix}{key}", new):
-            continue  # not looked at yet: a queued run learns it when it starts
-        elif f"{prefix}{key}" == "data.path" and old.get("fingerprint") == new.get("fingerprint") is not None:
-            continue  # the same data, wherever they lie
-        elif a != b and not _follows(key, old, new):
-            found.append(f"{prefix}{key} is {_told(a)} there and {_told(b)} here")
-    return found
-
-
-def _follows(key: str, old: dict[str, Any], new: dict[str, Any]) -> bool:
-    leader = "max_lr" if key == "min_lr" else "max_steps" if key in STEPS_OF_DATA[1:] else key
-    there, here = old.get(leader), new.get(leader)
-    return leader != key and None not in (there, here) and there != here
-
-
-def _told(value: Any) -> str:
-    return f"{value:.9g}" if isinstance(value, float) else repr(value)
-
-
-def _learnt_from_data(key: str, section: dict[str, Any]) -> bool:
-    """Whether a config may leave this open until its data are opened: their identity, and steps if epochs are given."""
-    steps = key.removeprefix("training.") in STEPS_OF_DATA
-    return key == "data.fingerprint" or (steps and section.get("epochs") is not None)
 
 
 def _append(file: Path, row: dict[str, Any]) -> None:

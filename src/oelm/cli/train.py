@@ -12,7 +12,8 @@ from oelm.cli.settings import PANELS, options_of_run
 from oelm.errors import OelmError
 from oelm.freezing.methods import method as find_method
 from oelm.models.shape import GPTConfig
-from oelm.runs import STEPS_OF_DATA, RunFolder
+from oelm.records import STEPS_OF_DATA
+from oelm.runs import RunFolder
 from oelm.training.config import RunConfig, options, with_settings
 from oelm.training.tracking import require_installed
 
