@@ -450,7 +450,7 @@ def test_a_job_restarts_when_a_process_is_killed_stops_on_request_and_goes_on_to
 def test_a_request_to_stop_between_two_starts_ends_the_job(config, tmp_path, monkeypatch):
     lost = [Failure(0, 11, PeerLost.exit_code), Failure(1, 12, -signal.SIGKILL)]
     monkeypatch.setattr(launching, "_run_once", lambda *args: lost)
-    monkeypatch.setattr(launching, "_place", lambda folder: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(launching, "newest_valid", lambda folder: os.kill(os.getpid(), signal.SIGTERM))
     handler = signal.getsignal(signal.SIGTERM)
     assert launch(within(config(), "ddp", 2), tmp_path / "run", max_restarts=1, say=pytest.fail) == 143
     assert signal.getsignal(signal.SIGTERM) is handler

@@ -18,6 +18,7 @@ from oelm.training import checkpoints, setup, tracking, trainer
 from oelm.training.checkpoints import newest_valid
 from oelm.training.objectives import LanguageModelling
 from oelm.training.reporting import Reporter
+from oelm.training.step import TrainingStep
 from oelm.training.trainer import Trainer, train
 
 FROZEN = [
@@ -60,14 +61,14 @@ def test_everything_else_trains(config, tmp_path):
 
 
 def test_a_run_that_touches_a_frozen_tensor_fails(config, tmp_path, monkeypatch):
-    original = Trainer._one_step
+    original = TrainingStep.__call__
 
-    def meddle(self):
+    def meddle(self, model, optimizer, step):
         with torch.no_grad():
-            self.model.blocks[0].attention.query.weight.mul_(0.999)
-        return original(self)
+            model.blocks[0].attention.query.weight.mul_(0.999)
+        return original(self, model, optimizer, step)
 
-    monkeypatch.setattr(Trainer, "_one_step", meddle)
+    monkeypatch.setattr(TrainingStep, "__call__", meddle)
     with pytest.raises(FrozenChanged, match="frozen tensors failed verification"):
         train(config(), tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
@@ -165,7 +166,7 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(config, tmp_path
 
 
 def test_a_config_that_was_edited_after_the_start_is_refused(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trainer, "_finish", lambda self: (_ for _ in ()).throw(RuntimeError("stopped")))
+    monkeypatch.setattr(Reporter, "finish", lambda *a: (_ for _ in ()).throw(RuntimeError("stopped")))
     with pytest.raises(RuntimeError, match="stopped"):
         train(config("oelm_freeze"), tmp_path / "run")
     monkeypatch.undo()
@@ -205,9 +206,7 @@ def test_the_gradient_scaler_of_fp16_works_and_its_state_is_resumed(config, tmp_
 
 
 def test_a_run_that_breaks_down_before_its_first_step_says_so(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "oelm.training.trainer.freeze", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("no memory"))
-    )
+    monkeypatch.setattr("oelm.training.trainer.Rates.of", lambda *a: (_ for _ in ()).throw(RuntimeError("no memory")))
     with pytest.raises(RuntimeError, match="no memory"):
         train(config(), tmp_path / "run")
     status = RunFolder(tmp_path / "run").status()
@@ -380,7 +379,7 @@ def test_a_disk_too_full_for_a_status_does_not_hide_why_a_run_failed(config, tmp
         original(self, state, **facts)
 
     monkeypatch.setattr(RunFolder, "set_status", set_status)
-    monkeypatch.setattr(Trainer, "_one_step", lambda self: (_ for _ in ()).throw(RuntimeError("what went wrong")))
+    monkeypatch.setattr(TrainingStep, "__call__", lambda *a: (_ for _ in ()).throw(RuntimeError("what went wrong")))
     with pytest.raises(RuntimeError, match="what went wrong"):
         train(config(), tmp_path / "run")
     assert "what went wrong" in (tmp_path / "run" / "training.log").read_text()
