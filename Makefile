@@ -25,7 +25,7 @@ install: $(VENV)/installed  ## create .venv and install oelm in it
 demo: $(VENV)/installed  ## train four arms of a small GPT and report what frozen attention costs (8 minutes)
 	@$(BIN)/oelm demo
 
-test: ruff  ## lint, type-check and run the whole test suite (6 minutes)
+test: ruff  ## lint, type-check and run the whole test suite (6 to 9 minutes)
 	@$(MAKE) --no-print-directory --jobs 2 types suite
 
 lint: ruff types  ## only lint and types

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_the_commands_of_the_tour_work_in_their_order(workplace, monkeypatch, ca
 
 
 def test_the_command_is_installed(workplace):
-    oelm = Path(sys.executable).with_name("oelm")
+    oelm = shutil.which("oelm", path=Path(sys.executable).parent) or "oelm is not beside python"
     assert subprocess.run([oelm, "--version"], cwd=workplace, capture_output=True, text=True).stdout.startswith("0.")
 
 
