@@ -237,6 +237,8 @@ def test_another_vocabulary_and_missing_weights_are_refused_before_work(corpus, 
         train(config(str(folder), corpus), tmp_path / "run")
     with pytest.raises(oelm.OelmError, match=r"config.json describes a model without its weights; add --fresh"):
         train(config(str(folder / "config.json"), corpus), tmp_path / "run")
+    with pytest.raises(oelm.OelmError, match=r"t5-small describes a model without its weights; .* hub name"):
+        train(config("t5-small", corpus), tmp_path / "run")
     hf.AutoModelForCausalLM.from_config(hf.AutoConfig.from_pretrained(folder)).save_pretrained(folder)
     with pytest.raises(oelm.OelmError, match=r"the data's tokenizer has 400 ids, but .*gpt2 only 100"):
         train(config(str(folder), corpus), tmp_path / "run")

@@ -46,8 +46,10 @@ def stock_config(name: str, *, fresh: bool = False, overrides: Mapping[str, Any]
     if not hasattr(config, "vocab_size"):
         raise OelmError(f"model {name} is a {config.model_type!r} model, which reads no text; give a language model")
     folder = Path(name)
-    if not fresh and folder.is_file():
-        raise OelmError(f"{name} describes a model without its weights; add --fresh, or give the folder of the model")
+    if not fresh and (folder.is_file() or (name in KNOWN and not folder.exists())):
+        raise OelmError(
+            f"{name} describes a model without its weights; add --fresh, or give its folder or hub name (OWNER/NAME)"
+        )
     if not fresh and folder.is_dir() and not any(folder.glob("*.safetensors")) and os.environ.get(PICKLED) != "1":
         raise OelmError(
             f"model folder {name} has no safetensors; add --fresh to train it from scratch"
