@@ -135,7 +135,7 @@ class Experiment(Section):
             values["arms"] = values.pop("methods")
         if isinstance(values.get("arms"), str):
             values["arms"] = [name.strip() for name in values["arms"].split(",")]
-        if isinstance(values.get("seeds"), int):
+        if type(values.get("seeds")) is int:
             values["seeds"] = [values["seeds"]]
         return values
 
@@ -184,6 +184,10 @@ def experiments_in(file: Path, scale: str = "full") -> list[Experiment]:
     found = []
     for name, entry in _entries_of(content if several else {"name": file.stem, **content}, str(file)).items():
         scales = entry.pop("scales", None) or {}
+        if not (isinstance(scales, dict) and all(isinstance(change, dict) for change in scales.values())):
+            raise OelmError(
+                f"experiment file {file}: key 'scales' is {scales!r}; give each its changes, e.g. smoke: {{…}}"
+            )
         if scale != "full" and scale not in scales:
             known = ", ".join(["full", *scales])
             raise OelmError(f"experiment file {file}: {name} has no scale {scale!r}; its scales: {known}")

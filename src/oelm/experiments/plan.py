@@ -113,8 +113,10 @@ def _require_distinct(experiment: Experiment, settings: Sequence[str]) -> None:
 
 def _model(section: dict[str, Any]) -> dict[str, Any]:
     """An override that a scale took back is none."""
-    overrides = {key: value for key, value in section.get("overrides", {}).items() if value is not None}
-    return {**section, "overrides": overrides}
+    overrides = section.get("overrides", {})
+    if not isinstance(overrides, dict):
+        return section  # refused with the rest of the config
+    return {**section, "overrides": {key: value for key, value in overrides.items() if value is not None}}
 
 
 def _config(
