@@ -73,12 +73,12 @@ def evidence(loaded: "Loaded | None") -> "Evidence":
 
 def _print(verdicts: "list[Verdict]") -> None:
     console = command_console()
-    for verdict in verdicts:
-        colour = _COLOURS.get(verdict.verdict, "green")
-        console.print(f"[bold {colour}]{verdict.verdict}[/]  [bold]{verdict.claim}[/]")
-        for label, field in (("published",) * 2, ("follows",) * 2, ("ours",) * 2, ("because", "reason")):
-            if text := getattr(verdict, field):
+    for one in verdicts:
+        console.print(f"[bold {_COLOURS.get(one.verdict, 'green')}]{one.verdict}[/]  [bold]{one.claim}[/]")
+        lines = {"published": one.published, "follows": one.follows, "ours": one.ours, "because": one.reason}
+        for label, text in lines.items():
+            if text:
                 console.print(f"  {label:<9}  {text}", markup=False)
-    found = [verdict.verdict for verdict in verdicts]
+    found = [one.verdict for one in verdicts]
     counts = ", ".join(f"{found.count(name)} {name}" for name in dict.fromkeys(found))
     console.print(f"\n{len(verdicts)} claims: {counts}")

@@ -87,9 +87,9 @@ def _print(facts: dict[str, Any]) -> None:
     console = command_console()
     console.print(f"[bold]{facts['model']}[/] with [bold]{facts['method']}[/]")
     free = facts["projections_without_weights"]
-    notes = {"total": "", "frozen": f"; {free} projections have no weights" if free else "", "trainable": ""}
-    for kind, note in notes.items():
-        console.print(f"  {kind.removesuffix('able'):<10} {facts[f'{kind}_parameters']:>16,} parameters{note}")
+    note = f"; {free} projections have no weights" if free else ""
+    for label, kind, more in (("total", "total", ""), ("frozen", "frozen", note), ("train", "trainable", "")):
+        console.print(f"  {label:<10} {facts[f'{kind}_parameters']:>16,} parameters{more}")
     console.print(f"  {'checkpoint':<10} {facts['checkpoint_bytes']:>16,} bytes (weights + two moments of what trains)")
     if "training_memory" in facts:
         memory = facts["training_memory"]

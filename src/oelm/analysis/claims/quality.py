@@ -27,12 +27,11 @@ def gap(claim: Claim, evidence: Evidence) -> Finding:
     if not rounds_to(100 * found, 100 * value):
         return Finding(published, follows, INCONSISTENT, "not what the two perplexities give")
     entry = evidence.experiments[claim["arm"]]
-    pairs = evidence.pairs(entry["dataset"], entry["arms"][0])
-    if not pairs:
-        side = "above" if 100 * found > GOAL_PERCENT else "within"
-        reason = f"{side} the study's own bar of {GOAL_PERCENT:g} %; no runs of ours"
-        return Finding(published, follows, CONSISTENT, reason)
-    return Finding(published, follows, *_agreed(pairs, 100 * found))
+    if pairs := evidence.pairs(entry["dataset"], entry["arms"][0]):
+        return Finding(published, follows, *_agreed(pairs, 100 * found))
+    side = "above" if 100 * found > GOAL_PERCENT else "within"
+    reason = f"{side} the study's own bar of {GOAL_PERCENT:g} %; no runs of ours"
+    return Finding(published, follows, CONSISTENT, reason)
 
 
 def same_conditions(claim: Claim, evidence: Evidence) -> Finding:
@@ -73,8 +72,7 @@ def seeds(claim: Claim, evidence: Evidence) -> Finding:
 def orthogonality(claim: Claim, evidence: Evidence) -> Finding:
     """Both frozen arms should differ in orthogonality only; they also differ in scale."""
     arm, control = (evidence.figure(claim[k], "perplexity") for k in ("arm", "control"))
-    width = evidence.shape(claim["model"]).width
-    norm = PUBLISHED_STD * math.sqrt(width)  # of a random row; an orthonormal row has 1
+    norm = PUBLISHED_STD * math.sqrt(evidence.shape(claim["model"]).width)  # of a random row; orthonormal ones have 1
     published = f"{control:g} against {arm:g} ({control / arm - 1:+.1%})"
     follows = f"random rows have norm {norm:.2f}, orthonormal rows 1: attention logits differ {1 / norm**2:.1f}×"
     entry = evidence.experiments[claim["arm"]]
@@ -91,10 +89,8 @@ def orthogonality(claim: Claim, evidence: Evidence) -> Finding:
 
 def ordering(claim: Claim, evidence: Evidence) -> Finding:
     pairs = evidence.pairs(claim["dataset"], claim["worse"], claim["better"])
-    published = f"{claim['better']} before {claim['worse']}"
-    if not pairs:
-        return Finding(published, "can only be measured", NOT_TESTED, "no runs of ours of both")
-    return Finding(published, "can only be measured", *_agreed(pairs))
+    found = _agreed(pairs) if pairs else (NOT_TESTED, "no runs of ours of both", None)
+    return Finding(f"{claim['better']} before {claim['worse']}", "can only be measured", *found)
 
 
 def gap_at_steps(claim: Claim, evidence: Evidence) -> Finding:
@@ -143,10 +139,9 @@ def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
 def _agreed(pairs: Sequence[Pair], published: float | None = None) -> tuple[str, str, str]:
     """Verdict, reason and our figure by the pair with most seeds, unless another pair says the opposite."""
     verdict, reason = _reproduction(pairs[0], published)
-    opposite = {REPRODUCED, NOT_REPRODUCED}
-    against = [pair for pair in pairs[1:] if {verdict, _reproduction(pair, published)[0]} == opposite]
-    if against:
-        return NOT_TESTED, "our own comparisons disagree", f"{pairs[0]}; {against[0]}"
+    for pair in pairs[1:]:
+        if {verdict, _reproduction(pair, published)[0]} == {REPRODUCED, NOT_REPRODUCED}:
+            return NOT_TESTED, "our own comparisons disagree", f"{pairs[0]}; {pair}"
     return verdict, reason, str(pairs[0])
 
 

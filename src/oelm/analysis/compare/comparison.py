@@ -193,8 +193,8 @@ def _beside_its_baseline(arm: Arm, arms: list[Arm]) -> Arm:
     ranked += [(1, other) for other in arms if other.is_baseline]
     if not ranked:
         return arm
-    apart = [len(differences(arm, other)) for _, other in ranked]
-    nearest = min(zip(ranked, apart, strict=True), key=lambda found: (found[1] > 0, found[0][0], found[1]))[0][1]
+    apart = [(len(differences(arm, other)), rank, other) for rank, other in ranked]
+    _, _, nearest = min(apart, key=lambda found: (found[0] > 0, found[1], found[0]))
     return replace(arm, baseline=_beside_its_baseline(nearest, arms), differences=differences(arm, nearest))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import Bbox
 
 from oelm.analysis.compare.arms import Arm, Comparison
 from oelm.analysis.figures.marks import dashed_line, goal_level, value_label
@@ -73,21 +74,17 @@ def draw(comparison: Comparison, panels: dict[str, list[Point]], looks: Looks, t
 
 def _panel(axes: Axes, comparison: Comparison, points: list[Point], looks: Looks) -> None:
     best = frontier(points, comparison.metric.higher_is_better)
+    named = [p for p in points if len(points) <= MOST_NAMED or p in best or p.arm.is_baseline]
     for point in points:
         colour, _, marker = looks[point.arm.label]
-        named = _is_named(point, best, points)
         if point.low is not None and point.high is not None:
             axes.plot([point.low, point.high], [point.score] * 2, color=colour, linewidth=1, alpha=0.5)
-        size = 8 if named else 5
+        size = 8 if point in named else 5
         axes.plot(point.cost, point.score, marker, color=colour, markersize=size, markeredgecolor=PAPER, zorder=3)
     axes.step([p.cost for p in best], [p.score for p in best], where="post", color=FAINT, linewidth=1, zorder=1)
     axes.margins(0.1, 0.2)  # room for names
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    _name(axes, [p for p in points if _is_named(p, best, points)], points)
-
-
-def _is_named(point: Point, best: list[Point], points: list[Point]) -> bool:
-    return len(points) <= MOST_NAMED or point in best or point.arm.is_baseline
+    _name(axes, named, points)
 
 
 def _name(axes: Axes, named: list[Point], points: list[Point]) -> None:
@@ -95,17 +92,17 @@ def _name(axes: Axes, named: list[Point], points: list[Point]) -> None:
     axes.autoscale_view()
     place = axes.transData.transform
     inch = axes.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
-    near = 4 * inch
-    taken = [(x - near, y - near, x + near, y + near) for x, y in (place((p.cost, p.score)) for p in points)]
-    (left_end, bottom_end), (right_end, top_end) = axes.transAxes.transform([(0, 0), (1, 1)])
+    corners = [place((point.cost, point.score)) - 4 * inch for point in points]
+    taken = [Bbox.from_bounds(x, y, 8 * inch, 8 * inch) for x, y in corners]
     for point in named:
         x, y = place((point.cost, point.score))
         width, height = 5.4 * len(point.arm.label) * inch, 10 * inch
         for dx, dy in SPOTS:
             left = x + dx * inch - (width if dx < 0 else 0)
-            box = (left, y + dy * inch, left + width, y + dy * inch + height)
-            inside = left_end <= box[0] and box[2] <= right_end and bottom_end <= box[1] and box[3] <= top_end
-            if inside and not any(_overlap(box, other) for other in taken):
+            box = Bbox.from_bounds(left, y + dy * inch, width, height)
+            inside = axes.bbox.containsx(box.x0) and axes.bbox.containsx(box.x1)
+            inside = inside and axes.bbox.containsy(box.y0) and axes.bbox.containsy(box.y1)
+            if inside and not box.count_overlaps(taken):
                 break
         taken.append(box)
         corner = (1.0 if dx < 0 else 0.0, 0.0 if dy > 0 else 1.0)  # of the label, nearest to the marker
@@ -113,7 +110,3 @@ def _name(axes: Axes, named: list[Point], points: list[Point]) -> None:
         how: dict[str, Any] = {"ha": "right" if dx < 0 else "left", "textcoords": "offset points", "fontsize": 8.5}
         how["arrowprops"] = None if (dx, dy) in SPOTS[:2] else line
         axes.annotate(point.arm.label, (point.cost, point.score), (dx, dy), **how)
-
-
-def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

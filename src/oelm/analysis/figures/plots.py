@@ -105,9 +105,6 @@ def print_language(lang: str) -> str:
     return lang if lang == "en" or cjk_font() else "en"
 
 
-# The figures; none where there is nothing to draw.
-
-
 def _gaps(comparisons: list[Comparison], look: Looks, t: Texts) -> Iterator[Picture]:
     """One panel per comparison: the gap to the plain baseline, best first."""
     panels = [(c, found) for c in comparisons if (found := _ranked(c))][:MOST_PANELS]
