@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
-from oelm.bench.measure import Say, Shape
+from oelm.bench.measure import Say, Shape, protocol_of
 from oelm.bench.names import DECODERS, arm_name
-from oelm.bench.ratios import FEWEST_ROUNDS, INTERVAL, ORDER, RULE, Step, interleave, ratio
+from oelm.bench.ratios import FEWEST_ROUNDS, Step, interleave, ratio
 from oelm.errors import OelmError
 from oelm.freezing.apply import freeze
 from oelm.freezing.methods import method
@@ -44,11 +44,10 @@ def bench_decode(
         raise OelmError(f"{rounds} rounds decide nothing; use at least {FEWEST_ROUNDS}")
     if device.type == "cpu":
         keep_freed_memory()
-    protocol = {"order": ORDER, "rounds": rounds, "prefill_rounds": FEWEST_ROUNDS, "tokens_per_turn": TOKENS}
-    how = {"threads": torch.get_num_threads(), "precision": "fp32", "compiled": False}
+    turns = {"prefill_rounds": FEWEST_ROUNDS, "tokens_per_turn": TOKENS}
     return {
         "shape": {**asdict(shape), "length": " / ".join(map(str, contexts))},
-        "protocol": {**protocol, "interval": INTERVAL, "verdict": RULE, "device": str(device), **how},
+        "protocol": protocol_of(rounds, device) | turns,
         "environment": environment(str(device)),
         "reference": names[0],
         "contexts": {str(n): _at(n, names, replace(shape, length=n + TOKENS), rounds, device, say) for n in contexts},
@@ -59,14 +58,14 @@ def bench_decode(
 def _at(
     context: int, names: list[str], shape: Shape, rounds: int, device: torch.device, say: Say
 ) -> dict[str, dict[str, Any]]:
-    read, write, caches, streams = {}, {}, {}, {}
+    read, write, held = {}, {}, {}
     ids = torch.randint(shape.vocab, (shape.batch, context + TOKENS), generator=torch.Generator().manual_seed(0))
     for name in names:
         say(f"building {name} for {context} tokens", 0, 0)
         model = build_decoder(name, shape.model()).to(device).eval()
         read[name], write[name], cache = _steps(model, ids.to(device), context)
-        caches[name] = sum(kept.nbytes for layer in cache.layers for kept in (layer.keys, layer.values))
-        streams[name] = _stream_bytes(model, shape.batch * context)
+        cached = sum(kept.nbytes for layer in cache.layers for kept in (layer.keys, layer.values))
+        held[name] = {"cache_bytes": cached, "stream_bytes": _stream_bytes(model, shape.batch * context)}
     tell = lambda what: lambda done, total: say(f"{what} {context} tokens", done, total)  # noqa: E731
     reading = interleave(read, rounds=FEWEST_ROUNDS, warmup=1, watch=tell("reading"))
     writing = interleave(write, rounds=rounds, watch=tell("writing after"))
@@ -78,12 +77,10 @@ def _at(
             **decode,
             "prefill_tokens_per_second": context * shape.batch / prefill["median_seconds"],
             "prefill": prefill,
-            "cache_bytes": caches[name],
-            "stream_bytes": streams[name],
+            **held[name],
             "seconds": writing[name].tolist(),
         }
-        if name == names[0]:
-            found[name]["verdict"] = "reference"
+    found[names[0]]["verdict"] = "reference"
     return found
 
 

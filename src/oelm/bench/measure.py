@@ -79,20 +79,20 @@ def bench(
         raise OelmError(f"{rounds} rounds decide nothing; use at least {FEWEST_ROUNDS}")
     if memory and device.type != "cpu":
         raise OelmError(f"--memory measures a CPU process, not {device}; use --device cpu, or leave --memory out")
-    config, settings = shape.model(), shape.settings()
+    config = shape.model()
     tokens = shape.batch * config.max_seq_len
     multiplied = gemm_shapes(tokens, config.d_model, config.d_ff, config.vocab_size)
     say("measuring the matmul peak", 0, 0)
     before = gemm_speeds(multiplied, device)
-    how = {"device": device, "compiled": compiled}
-    built, seconds, compared = _timed(names, config, settings, rounds, keep_freed, say, **how)
+    timed = _timed(names, config, shape.settings(), rounds, keep_freed, say, device=device, compiled=compiled)
+    built, seconds, compared = timed
     say("measuring the matmul peak again", 0, 0)
     speeds = best_speeds(before, gemm_speeds(multiplied, device))
     peak = max(row["flops_per_second"] for row in speeds)
     result: dict[str, Any] = {
         "shape": {**asdict(shape), "length": config.max_seq_len},
         "protocol": {
-            **_protocol(rounds, device, compiled, "fp32"),
+            **protocol_of(rounds, device, compiled),
             "warmup_steps": WARMUP,
             "optimizer": "AdamW, gradients clipped at norm 1",
             "freed_memory": "kept" if keep_freed else "returned",
@@ -126,15 +126,14 @@ def compare_step_times(
 
     A method that trains other weights at other steps has no step time of its own and is left out.
     """
-    length = settings.sequence_length or config.max_seq_len
     reference = "baseline"
     names = [name for name in dict.fromkeys([reference, *methods]) if not method(name).moves]
     how: dict[str, Any] = {"device": torch.device(device), "compiled": compiled, "checkpointing": checkpointing}
     _, seconds, compared = _timed(names, config, settings, rounds, keep_freed=True, **how)
     return {
         "protocol": {
-            **_protocol(rounds, torch.device(device), compiled, settings.precision),
-            "batch": f"{settings.batch_size} × {length} tokens",
+            **protocol_of(rounds, torch.device(device), compiled, settings.precision),
+            "batch": f"{settings.batch_size} × {settings.sequence_length or config.max_seq_len} tokens",
             "accumulation": settings.accumulation,
             "gradient_checkpointing": checkpointing,
         },
@@ -170,17 +169,9 @@ def _timed(
     return built, seconds, {n: {**ratio(s, seconds[names[0]]), "predicted": flops[n]} for n, s in seconds.items()}
 
 
-def _protocol(rounds: int, device: torch.device, compiled: bool, precision: str) -> dict[str, Any]:
-    return {
-        "order": ORDER,
-        "rounds": rounds,
-        "interval": INTERVAL,
-        "verdict": RULE,
-        "device": str(device),
-        "threads": torch.get_num_threads(),
-        "precision": precision,
-        "compiled": compiled,
-    }
+def protocol_of(rounds: int, device: torch.device, compiled: bool = False, precision: str = "fp32") -> dict[str, Any]:
+    how = {"device": str(device), "threads": torch.get_num_threads(), "precision": precision, "compiled": compiled}
+    return {"order": ORDER, "rounds": rounds, "interval": INTERVAL, "verdict": RULE, **how}
 
 
 def _facts(arm: TimedArm, seconds: NDArray[np.float64], tokens: int, peak: float) -> dict[str, Any]:
@@ -223,23 +214,19 @@ def gemm_shapes(tokens: int, d_model: int, d_ff: int, vocab_size: int) -> list[P
 
 def gemm_speeds(shapes: Iterable[Product], device: torch.device) -> list[dict[str, Any]]:
     """FLOP/s of float32 products of every shape; of several repeats the fastest, which nothing disturbed."""
-    return [{"shape": list(shape), "flops_per_second": _speed(shape, device)} for shape in shapes]
+    found = []
+    for rows, columns, inner in shapes:
+        a, b = torch.randn(rows, inner, device=device), torch.randn(inner, columns, device=device)
+        out = torch.mm(a, b)
+        times: list[float] = []
+        while sum(times) < SECONDS_PER_SHAPE or len(times) < MINIMUM_REPEATS:
+            start = now(device)
+            torch.mm(a, b, out=out)
+            times.append(now(device) - start)
+        found.append({"shape": [rows, columns, inner], "flops_per_second": 2 * rows * columns * inner / min(times)})
+    return found
 
 
 def best_speeds(*measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Shape by shape the best of several measurements of the same shapes, e.g. before and after the steps."""
     return [max(rows, key=lambda row: row["flops_per_second"]) for rows in zip(*measurements, strict=True)]
-
-
-def _speed(shape: Product, device: torch.device) -> float:
-    rows, columns, inner = shape
-    a, b = torch.randn(rows, inner, device=device), torch.randn(inner, columns, device=device)
-    out = torch.empty(rows, columns, device=device)
-    torch.mm(a, b, out=out)
-    best, spent, repeats = float("inf"), 0.0, 0
-    while spent < SECONDS_PER_SHAPE or repeats < MINIMUM_REPEATS:
-        start = now(device)
-        torch.mm(a, b, out=out)
-        seconds = now(device) - start
-        best, spent, repeats = min(best, seconds), spent + seconds, repeats + 1
-    return 2 * rows * columns * inner / best

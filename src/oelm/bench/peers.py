@@ -63,7 +63,12 @@ class PlainGPT(nn.Module):
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        width, wide, self.num_heads, self.dropout = config.d_model, config.d_ff, config.num_heads, config.dropout
+        width, wide, self.num_heads, self.drop = (
+            config.d_model,
+            config.d_ff,
+            config.num_heads,
+            nn.Dropout(config.dropout),
+        )
         self.tokens, self.positions = nn.Embedding(config.vocab_size, width), nn.Embedding(config.max_seq_len, width)
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
@@ -82,22 +87,18 @@ class PlainGPT(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, input_ids: Tensor, targets: Tensor) -> Tensor:
-        x = self._drop(
-            self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
-        )
+        places = torch.arange(input_ids.shape[1], device=input_ids.device)
+        x = self.drop(self.tokens(input_ids) + self.positions(places))
         for layer in self.layers:
             assert isinstance(layer, nn.ModuleDict)
             parts = layer["qkv"](layer["norm1"](x)).chunk(3, dim=-1)
             q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
-            dropout = self.dropout if self.training else 0.0
+            dropout = self.drop.p if self.training else 0.0
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
-            x = x + self._drop(layer["output"](y.transpose(1, 2).flatten(2)))
-            x = x + self._drop(layer["ffn"](layer["norm2"](x)))
+            x = x + self.drop(layer["output"](y.transpose(1, 2).flatten(2)))
+            x = x + self.drop(layer["ffn"](layer["norm2"](x)))
         logits = F.linear(self.norm(x), self.tokens.weight)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
 
 
 _GPT2 = Peer(gpt2, lambda config: gpt2(config).model, fused_optimizer=False)

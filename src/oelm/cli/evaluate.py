@@ -53,9 +53,8 @@ def evaluate(
         raise OelmError("nothing to evaluate: give --tasks (of lm-eval), --text FILE, or both")
     from oelm.evaluation import downstream, perplexity
 
-    asked = (
-        downstream.find_tasks([name.strip() for name in tasks.split(",") if name.strip()], task_data) if tasks else []
-    )
+    named = [name.strip() for name in (tasks or "").split(",") if name.strip()]
+    asked = downstream.find_tasks(named, task_data) if tasks else []
 
     def measure(subject: Any) -> list[dict[str, Any]]:
         found = [downstream.evaluate(subject, one, limit=limit, fewshot=fewshot, batch=batch) for one in asked]

@@ -63,17 +63,13 @@ def _trained_on_fables(run: Any) -> bool:
 def _headlines(record: dict[str, Any]) -> dict[str, Any]:
     """One figure per probe, its mean over sizes; the strongest heads; the fables; beside them, what is easy to get."""
     found: dict[str, float] = {}
-    chance: dict[str, float] = {}
-    latest: dict[str, float] = {}
+    beside: dict[str, dict[str, float]] = {"chance": {}}
     for name in NAMES:
         rows = [row for row in record["probes"] if row["probe"] == name and row["distance"] is None]
-        for kept, key, what in (
-            (found, "choice", "choice"),
-            (chance, "choice", "chance"),
-            (found, "accuracy", "accuracy"),
-        ):
-            if rows:
-                kept[f"{name} {key} %"] = 100 * sum(row[what] for row in rows) / len(rows)
+        if rows:
+            means = {key: 100 * sum(row[key] for row in rows) / len(rows) for key in ("choice", "accuracy", "chance")}
+            beside["chance"][f"{name} choice %"] = means.pop("chance")
+            found |= {f"{name} {key} %": mean for key, mean in means.items()}
     for name in ("induction", "previous"):
         shares = [share for layer in record["heads"][name] for share in layer if share is not None]
         if shares:
@@ -81,11 +77,9 @@ def _headlines(record: dict[str, Any]) -> dict[str, Any]:
     for row in record.get("fables", {}).get("rows", []):
         if row["distance"] is None:
             measure = f"fables {row['kind']} recalled %"
-            found[measure], latest[measure] = 100 * row["accuracy"], 100 * row["nearest"]
-    return {
-        "headlines": found,
-        "beside": {"chance": chance, **({"the latest word of its kind": latest} if latest else {})},
-    }
+            found[measure] = 100 * row["accuracy"]
+            beside.setdefault("the latest word of its kind", {})[measure] = 100 * row["nearest"]
+    return {"headlines": found, "beside": beside}
 
 
 def _print(record: dict[str, Any]) -> None:

@@ -43,7 +43,6 @@ class Board:
         if missing:
             raise OelmError(f"{', '.join(missing)} is not a folder; give folders with runs, or make some: oelm demo")
         self.roots = [root.resolve() for root in roots]
-        self.scans = 0
         self.results = 0
         """Changes whenever a run comes, goes or changes its state, or a finished one its result."""
         self._boot = uuid.uuid4().hex[:8]  # a page that outlives the server must not trust its old version
@@ -80,11 +79,9 @@ class Board:
 
     def folder(self, run: str) -> RunFolder:
         """The folder of a run by its id: no id leads anywhere else."""
-        known = self._known.get(run)
-        if known is None:
-            raise KeyError(run)
-        require_plain(known.folder)
-        return known.folder
+        folder = self._known[run].folder
+        require_plain(folder)
+        return folder
 
     def row(self, run: str) -> Row:
         return self._known[run].row
@@ -104,7 +101,6 @@ class Board:
     # Scanning
 
     def _scan(self) -> None:
-        self.scans += 1
         found: dict[str, _Known] = {}
         for root in self.roots:
             for path, changed in self._walk(str(root)):
@@ -138,7 +134,7 @@ class Board:
             if listing[1]:
                 yield path, status.st_mtime_ns
             waiting += reversed(listing[2])
-        kept = {path: known for path, known in self._listings.items() if not _is_below(path, root)}
+        kept = {path: known for path, known in self._listings.items() if not (path + os.sep).startswith(root + os.sep)}
         self._listings = {**kept, **visited}
 
     def _look(self, run: str, known: _Known, root: Path, changed: int) -> None:
@@ -149,21 +145,20 @@ class Board:
         known.seen = seen if settled else None
         was = known.row.get("state")
         row = {"id": run, **self._facts(known, root), "gap": self._gaps.get(known.folder.path)}
-        if self._put(known, row) and (was != row["state"] or was == FINISHED):
+        if row != known.row and (was != row["state"] or was == FINISHED):
             self.results += 1
+        self._put(known, row)
 
-    def _put(self, known: _Known, row: Row) -> bool:
-        if row == known.row:
-            return False
-        self._version += 1
-        known.row, known.version = row, self._version
-        return True
+    def _put(self, known: _Known, row: Row) -> None:
+        if row != known.row:
+            self._version += 1
+            known.row, known.version = row, self._version
 
     def _facts(self, known: _Known, root: Path) -> Row:
         folder = known.folder
-        relative = folder.path.relative_to(root)
-        several = len(self.roots) > 1
-        above = [root.name, *relative.parts[:-1]] if several or len(relative.parts) < 2 else relative.parts[:-1]
+        above = folder.path.relative_to(root).parts[:-1]
+        if not above or len(self.roots) > 1:
+            above = (root.name, *above)
         names = {"name": folder.name, "experiment": "/".join(above)}
         try:
             require_plain(folder)
@@ -181,18 +176,14 @@ class Board:
 
 
 def _config_facts(config: dict[str, Any]) -> Row:
-    def of(section: str, key: str) -> Any:
-        """A setting of a section that may also be a mere name."""
-        value = config.get(section)
-        return value.get(key) if isinstance(value, dict) else value
-
-    path = of("data", "path")
+    method, model, training = config.get("method"), config.get("model") or {}, config.get("training") or {}
+    path = (config.get("data") or {}).get("path")
     return {
-        "method": short(of("method", "name") or "baseline"),
+        "method": short((method.get("name") if isinstance(method, dict) else method) or "baseline"),
         "dataset": short(Path(str(path)).name) if path else None,
-        "model": short(of("model", "name") or of("model", "size")),
+        "model": short(model.get("name") or model.get("size")),
         "seed": number(config.get("seed", 0)),
-        "max_steps": number(of("training", "max_steps")),
+        "max_steps": number(training.get("max_steps")),
     }
 
 
@@ -232,10 +223,6 @@ def times(file: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return status.st_mtime_ns, status.st_size
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root + os.sep)
 
 
 def _id(path: str) -> str:

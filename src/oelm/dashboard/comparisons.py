@@ -7,9 +7,8 @@ import csv
 import hashlib
 import io
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from oelm.analysis.report.rendering import Table
 from oelm.analysis.report.tables import summary_table
 from oelm.analysis.report.texts import texts
 from oelm.analysis.report.words import data_line, verdict_lines
-from oelm.dashboard.board import Board, times
+from oelm.dashboard.board import Board, Row, times
 from oelm.dashboard.plain import MEGABYTE, require_plain_file
 from oelm.dashboard.run_page import line
 from oelm.dashboard.series import Series, smooth
@@ -54,7 +53,8 @@ class Comparisons:
     def __init__(self, board: Board, series: Series) -> None:
         self.board, self.series = board, series
         self._read: dict[Path, tuple[Any, Run | Skipped]] = {}
-        self._views: OrderedDict[str, tuple[int, _View]] = OrderedDict()
+        self._views: dict[str, _View] = {}
+        self._views_of = -1
         self._lock = threading.RLock()
         self._gaps_of = -1
 
@@ -127,11 +127,7 @@ class Comparisons:
         """Places, and mean, lowest and highest value there, over the steps that all runs have."""
         scale = next((metric.scale for metric in METRICS if metric.key == key), 1.0)
         drawn = [points for f in folders if len((points := self.series.points(f, kind, key, axis))[0])]
-        if not drawn:
-            return None
-        steps = drawn[0][0]
-        for others, _, _ in drawn[1:]:
-            steps = np.intersect1d(steps, others)
+        steps = reduce(np.intersect1d, (points[0] for points in drawn)) if drawn else ()
         if not len(steps):
             return None
         kept = [np.searchsorted(own, steps) for own, _, _ in drawn]
@@ -143,14 +139,11 @@ class Comparisons:
 
     def _view(self, scope: str) -> _View:
         with self._lock:
-            version, view = self._views.get(scope, (-1, None))
-            if view is None or version != self.board.results:
-                version, view = self.board.results, self._load(scope)
-                self._views[scope] = version, view
-                while len(self._views) > MOST_SCOPES:
-                    self._views.popitem(last=False)
-            self._views.move_to_end(scope)
-            return view
+            if self._views_of != self.board.results or len(self._views) > MOST_SCOPES:
+                self._views, self._views_of = {}, self.board.results
+            if scope not in self._views:
+                self._views[scope] = self._load(scope)
+            return self._views[scope]
 
     def _load(self, scope: str) -> _View:
         folders = self.board.folders()
@@ -229,32 +222,26 @@ def _facts(record: ArmRecord) -> dict[str, Any]:
     """What can be drawn against each other: a value and, where there is one, its interval."""
     arm, costs, time = record.arm, record.costs, record.time
     found = {
-        "score": _fact([record.metric.scale * score for score in record.scores.values()]),
-        "gap": _gap(record.plain),
+        "score": _mean([record.metric.scale * score for score in record.scores.values()]),
+        "gap": _fact(0.0) if record.is_baseline else _gap(record.plain),
         "equal": _gap(record.equal),
-        "time": {"value": time.ratio, "low": time.low, "high": time.high} if time else None,
-        **{key: _fact([value]) for key in _COSTS if (value := getattr(costs, key)) is not None},
-        **{key: _fact(arm.facts(key)) for key in _FACTS},
+        "time": _fact(time.ratio, time) if time else None,
+        **{key: _fact(float(value)) for key in _COSTS if (value := getattr(costs, key)) is not None},
+        **{key: _mean(arm.facts(key)) for key in _FACTS},
     }
-    if record.is_baseline:
-        found["gap"] = {"value": 0.0, "low": None, "high": None}
     return {key: fact for key, fact in found.items() if fact}
 
 
-def _gap(opponent: Opponent | None) -> dict[str, float | None] | None:
-    if opponent is None:
-        return None
-    interval = opponent.gap.t if opponent.comparable else None
-    ends = (interval.low, interval.high) if interval else (None, None)
-    return {"value": opponent.gap.value, "low": ends[0], "high": ends[1]}
+def _gap(opponent: Opponent | None) -> Row | None:
+    return _fact(opponent.gap.value, opponent.gap.t if opponent.comparable else None) if opponent else None
 
 
-def _fact(values: list[float]) -> dict[str, float | None] | None:
-    if not values:
-        return None
-    interval = paired_t(values)
-    low, high = (interval.low, interval.high) if interval else (None, None)
-    return {"value": float(np.mean(values)), "low": low, "high": high}
+def _mean(values: list[float]) -> Row | None:
+    return _fact(float(np.mean(values)), paired_t(values)) if values else None
+
+
+def _fact(value: float, interval: Any = None) -> Row:
+    return {"value": value, "low": interval and interval.low, "high": interval and interval.high}
 
 
 def _shown(table: Table) -> dict[str, Any]:

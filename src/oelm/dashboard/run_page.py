@@ -98,20 +98,14 @@ def _freeze(folder: RunFolder) -> dict[str, Any] | None:
 def _checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
     if not folder.checkpoints.is_dir() or folder.checkpoints.is_symlink():
         return []
-    links: dict[str, list[str]] = {}
-    found: list[dict[str, Any]] = []
-    with os.scandir(folder.checkpoints) as entries:
-        for entry in entries:
-            if entry.is_symlink() and entry.name in ("best", "latest"):
-                links.setdefault(os.path.basename(os.readlink(entry.path)), []).append(entry.name)
-            elif entry.is_dir(follow_symlinks=False) and (step := re.fullmatch(r"step-(\d{1,12})", entry.name)):
-                with os.scandir(entry.path) as files:
-                    size = sum(file.stat(follow_symlinks=False).st_size for file in files)
-                found.append({"name": entry.name, "step": int(step[1]), "bytes": size})
-    return [
-        {**checkpoint, "marks": sorted(links.get(checkpoint["name"], []))}
-        for checkpoint in sorted(found, key=lambda found: found["step"])
-    ]
+    links = [link for name in ("best", "latest") if (link := folder.checkpoints / name).is_symlink()]
+    found = []
+    for path in folder.checkpoints.iterdir():
+        if (step := re.fullmatch(r"step-(\d{1,12})", path.name)) and path.is_dir() and not path.is_symlink():
+            marks = [link.name for link in links if link.readlink().name == path.name]
+            size = sum(file.lstat().st_size for file in path.iterdir())
+            found.append({"name": path.name, "step": int(step[1]), "bytes": size, "marks": marks})
+    return sorted(found, key=lambda one: one["step"])
 
 
 def _samples(folder: RunFolder) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ A row of `metrics.jsonl` belongs to a kind ("train", "validation"); `clock.jsonl
 
 import os
 import threading
-from collections import OrderedDict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class _Rows:
     """The rows of one kind in one file, read up to `offset`."""
 
     def __init__(self, file: Path, kind: str) -> None:
-        self.file, self.kind = file, kind
+        self.file, self.kind, self.lock = file, kind, threading.Lock()
         self._start_over((0, 0))
 
     def refresh(self) -> None:
@@ -82,29 +82,21 @@ class Series:
     """The metrics of the runs that were asked for lately."""
 
     def __init__(self) -> None:
-        self._files: OrderedDict[tuple[Path, str], tuple[_Rows, threading.Lock]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._rows = lru_cache(MOST_KEPT)(_Rows)
 
     def columns(self, file: Path, kind: str) -> Columns:
         """The columns of one kind, all as long as `step`; not a number where a row has none."""
-        with self._lock:
-            rows, lock = self._files.setdefault((file, kind), (_Rows(file, kind), threading.Lock()))
-            self._files.move_to_end((file, kind))
-            while len(self._files) > MOST_KEPT:
-                self._files.popitem(last=False)
-        with lock:
+        rows = self._rows(file, kind)
+        with rows.lock:
             rows.refresh()
             return dict(rows.columns)
 
     def points(self, folder: RunFolder, kind: str, key: str, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Steps, their places on an axis and the values of a metric; empty where the run has none."""
         columns = self.columns(folder.metrics_file, kind)
-        if key not in columns:
-            return (np.empty(0),) * 3
-        steps, values = columns["step"], columns[key]
-        there = np.isfinite(values)
-        places = self._places(folder, steps[there], axis)
-        return (steps[there], places, values[there]) if places is not None else (np.empty(0),) * 3
+        there = np.isfinite(columns.get(key, np.empty(0)))
+        places = self._places(folder, columns["step"][there], axis) if key in columns else None
+        return (np.empty(0),) * 3 if places is None else (columns["step"][there], places, columns[key][there])
 
     def _places(self, folder: RunFolder, steps: np.ndarray, axis: str) -> np.ndarray | None:
         if axis not in AXES:

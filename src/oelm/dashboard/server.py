@@ -4,7 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,9 @@ def build(
     board, series = Board(folders), Series()
     board.refresh()
     smaller = Middleware(GZipMiddleware, minimum_size=2048, compresslevel=3)  # the way may be an ssh tunnel
-    app = Starlette(routes=_routes(_Pages(board, series, Comparisons(board, series), judge)), middleware=[smaller])
-    return Guard(app, hosts, token)
+    routes = [Route(path, _answering(answer)) for path, answer in _answers(board, series, judge).items()]
+    routes += [Route("/plotly.min.js", _plotly), Route("/", _static), Route("/static/{name}", _static)]
+    return Guard(Starlette(routes=routes, middleware=[smaller]), hosts, token)
 
 
 def serve(
@@ -65,69 +66,56 @@ def serve(
         uvicorn.Server(config).run(sockets=[listening])
 
 
-class _Pages:
-    """What each address answers. Reading happens in threads, so that a slow disk keeps nobody else waiting."""
+class _Asked:
+    """What a request asks for; what it leaves out is as usual."""
 
-    def __init__(self, board: Board, series: Series, comparisons: Comparisons, judge: Judge | None) -> None:
-        self.board, self.series, self.comparisons, self.judge = board, series, comparisons, judge
-
-    def runs(self, request: Request) -> Any:
-        self.board.refresh()
-        self.comparisons.update_gaps()
-        return self.board.changes(request.query_params.get("since", ""))
-
-    def run(self, request: Request) -> Any:
-        run = request.path_params["run"]
-        return {**details(self.board.folder(run)), "row": self.board.row(run)}
-
-    def run_curves(self, request: Request) -> Any:
-        axis = request.query_params.get("x", "step")
-        return curves(self.board.folder(request.path_params["run"]), self.series, axis, _weight(request))
-
-    def run_log(self, request: Request) -> Any:
-        start = request.query_params.get("from", "")
-        return log_end(self.board.folder(request.path_params["run"]), int(start) if start.isdigit() else None)
-
-    def compare(self, request: Request) -> Any:
-        given = request.query_params.get("lang", "en")
-        return self.comparisons.overview(_scope(request), given if given in LANGUAGES else "en")
-
-    def compare_csv(self, request: Request) -> Response:
-        text = self.comparisons.csv(_scope(request), request.query_params.get("c", ""))
-        return _download(text, "comparison.csv")
-
-    def curves(self, request: Request) -> Any:
-        return {"lines": self.comparisons.lines(_scope(request), *_curve(request), weight=_weight(request))}
-
-    def curves_csv(self, request: Request) -> Response:
-        return _download(self.comparisons.lines_csv(_scope(request), *_curve(request)), "curves.csv")
-
-    def claims(self, request: Request) -> Any:
-        return self.judge(self.comparisons.loaded("")) if self.judge else []
+    def __init__(self, request: Request) -> None:
+        given = request.query_params
+        self.run = request.path_params.get("run", "")
+        self.since, self.scope, self.axis = given.get("since", ""), given.get("scope", ""), given.get("x", "step")
+        self.comparison, self.metric = given.get("c", ""), given.get("y", "")
+        self.lang = given["lang"] if given.get("lang") in LANGUAGES else "en"
+        self.start = int(given["from"]) if given.get("from", "").isdigit() else None
+        try:
+            self.weight = min(0.99, max(0.0, number(float(given.get("smooth", "0"))) or 0.0))
+        except ValueError:
+            self.weight = 0.0
 
 
-def _routes(pages: _Pages) -> list[Route]:
-    asked = {
-        "/api/runs": pages.runs,
-        "/api/run/{run}": pages.run,
-        "/api/run/{run}/curves": pages.run_curves,
-        "/api/run/{run}/log": pages.run_log,
-        "/api/compare": pages.compare,
-        "/api/compare.csv": pages.compare_csv,
-        "/api/curves": pages.curves,
-        "/api/curves.csv": pages.curves_csv,
-        "/api/claims": pages.claims,
+def _answers(board: Board, series: Series, judge: Judge | None) -> dict[str, Callable[[_Asked], Any]]:
+    """What each address answers."""
+    comparisons = Comparisons(board, series)
+
+    def runs(asked: _Asked) -> Any:
+        board.refresh()
+        comparisons.update_gaps()
+        return board.changes(asked.since)
+
+    def lines_csv(asked: _Asked) -> Response:
+        text = comparisons.lines_csv(asked.scope, asked.comparison, asked.metric, asked.axis)
+        return _download(text, "curves.csv")
+
+    return {
+        "/api/runs": runs,
+        "/api/run/{run}": lambda asked: {**details(board.folder(asked.run)), "row": board.row(asked.run)},
+        "/api/run/{run}/curves": lambda asked: curves(board.folder(asked.run), series, asked.axis, asked.weight),
+        "/api/run/{run}/log": lambda asked: log_end(board.folder(asked.run), asked.start),
+        "/api/compare": lambda asked: comparisons.overview(asked.scope, asked.lang),
+        "/api/compare.csv": lambda asked: _download(comparisons.csv(asked.scope, asked.comparison), "comparison.csv"),
+        "/api/curves": lambda asked: {
+            "lines": comparisons.lines(asked.scope, asked.comparison, asked.metric, asked.axis, asked.weight)
+        },
+        "/api/curves.csv": lines_csv,
+        "/api/claims": lambda asked: judge(comparisons.loaded("")) if judge else [],
     }
-    found = [Route(path, _answering(answer)) for path, answer in asked.items()]
-    return [*found, Route("/plotly.min.js", _plotly), Route("/", _static), Route("/static/{name}", _static)]
 
 
-def _answering(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """An address that answers in JSON, also about what a user can mend."""
+def _answering(answer: Callable[[_Asked], Any]) -> Callable[[Request], Any]:
+    """An address that answers in JSON, also about what a user can mend; a slow disk keeps nobody else waiting."""
 
     async def endpoint(request: Request) -> Response:
         try:
-            found = await run_in_threadpool(answer, request)
+            found = await run_in_threadpool(answer, _Asked(request))
         except KeyError:
             return _json({"error": "there is no such run or comparison any more"}, 404)
         except (OelmError, OSError) as error:
@@ -147,37 +135,17 @@ def _download(text: str, name: str) -> Response:
 
 async def _static(request: Request) -> Response:
     """Our own few files, by name; no other name opens anything."""
-    name = request.path_params.get("name", "index.html")
-    there = {file.name: file for file in files("oelm.dashboard").joinpath("static").iterdir() if file.is_file()}
-    if name not in there:
+    there = {file.name: file for file in (Path(__file__).parent / "static").iterdir() if file.is_file()}
+    file = there.get(request.path_params.get("name", "index.html"))
+    if file is None:
         return PlainTextResponse("there is no such file", 404)
-    kind = _KINDS.get(Path(name).suffix, "text/plain")
-    return Response(there[name].read_bytes(), media_type=kind, headers={"Cache-Control": "no-cache"})
+    return FileResponse(file, media_type=_KINDS[file.suffix], headers={"Cache-Control": "no-cache"})
 
 
 async def _plotly(request: Request) -> Response:
     """The charting library, as the installed package has it."""
-    import importlib.util
-
-    found = importlib.util.find_spec("plotly")
+    found = find_spec("plotly")
     if found is None or found.origin is None:
         return PlainTextResponse("plotly is not installed; run: pip install 'oelm[dashboard]'", 404)
     file = Path(found.origin).parent / "package_data" / "plotly.min.js"
     return FileResponse(file, media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
-
-
-def _scope(request: Request) -> str:
-    return request.query_params.get("scope", "")
-
-
-def _curve(request: Request) -> tuple[str, str, str]:
-    """Comparison, metric (kind.name) and axis."""
-    asked = request.query_params
-    return asked.get("c", ""), asked.get("y", ""), asked.get("x", "step")
-
-
-def _weight(request: Request) -> float:
-    try:
-        return min(0.99, max(0.0, number(float(request.query_params.get("smooth", "0"))) or 0.0))
-    except ValueError:
-        return 0.0

@@ -48,7 +48,8 @@ def write(
         streamer=_streamer(subject, stream) if stream else None,
         **(sampling if temperature > 0 else {"do_sample": False}),
     )
-    return [_text(subject, row[len(ids) :]) for row in output.tolist()]
+    written = ([token for token in row[len(ids) :] if token != end] for row in output.tolist())
+    return [subject.tokenizer.decode(tokens) for tokens in written]
 
 
 def _streamer(subject: Subject, stream: Callable[[str], None]) -> Any:
@@ -58,7 +59,3 @@ def _streamer(subject: Subject, stream: Callable[[str], None]) -> Any:
     streamer: Any = TextStreamer(subject.wrapped(), skip_prompt=True, **how)
     streamer.on_finalized_text = lambda text, stream_end=False: stream(text)
     return streamer
-
-
-def _text(subject: Subject, ids: list[int]) -> str:
-    return subject.tokenizer.decode([token for token in ids if token != subject.end])

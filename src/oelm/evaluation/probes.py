@@ -10,6 +10,7 @@ docs/evaluation.md says how answers are counted.
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -178,9 +179,8 @@ def fable_recall(subject: Subject, count: int, seed: int) -> dict[str, Any]:
     so nobody reaches 1.
     """
     pools = {word: kind for kind, names in KINDS.items() for name in names for word in POOLS[name]}
-    tallies: dict[tuple[str, int], list[int]] = {}
-    source = stories("validation", seed)
-    for story in (next(source) for _ in range(count)):
+    answers: dict[tuple[str, int], list[tuple[bool, bool]]] = {}
+    for story in islice(stories("validation", seed), count):
         encoded = subject.tokenizer.encode(story.text, add_special_tokens=False)
         spans = encoded.offsets[: subject.context - 1]
         ids = torch.tensor([[subject.start, *encoded.ids[: len(spans)]]])
@@ -196,11 +196,10 @@ def fable_recall(subject: Subject, count: int, seed: int) -> dict[str, Any]:
             before = reversed(re.findall("[A-Za-z]+", story.text[: recall.start]))
             latest = next((other for other in before if pools.get(other) == kind), None)
             for key in ((kind, 0), (kind, distance), ("all", 0), ("all", distance)):
-                tally = tallies.setdefault(key, [0, 0, 0])
-                for at, value in enumerate((1, bool(right[tokens].all()), latest == word)):
-                    tally[at] += value
-    rows = [
-        {"kind": kind, "distance": distance or None, "answers": n, "accuracy": right / n, "nearest": nearest / n}
-        for (kind, distance), (n, right, nearest) in sorted(tallies.items())
-    ]
+                answers.setdefault(key, []).append((bool(right[tokens].all()), latest == word))
+    rows = []
+    for (kind, distance), given in sorted(answers.items()):
+        accuracy, nearest = (sum(said) / len(given) for said in zip(*given, strict=True))
+        known = {"kind": kind, "distance": distance or None, "answers": len(given)}
+        rows.append({**known, "accuracy": accuracy, "nearest": nearest})
     return {"stories": count, "rows": rows}
