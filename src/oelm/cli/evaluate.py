@@ -1,6 +1,5 @@
 """`oelm evaluate`: downstream tasks, and the perplexity of any text."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,13 +61,9 @@ def evaluate(
 
     found = survey(models, checkpoint, measure)
     for facts in found["models"]:
-        for note in _notes(facts):
-            typer.echo(f"{facts['model']}: {facts['task']}: {note}", err=True)
+        which = f"{facts['model']}: {facts.get('task')}"
+        if left_out := facts.get("left_out"):
+            typer.echo(f"{which}: {len(facts['scores'])} tasks; {len(left_out)} others have no file", err=True)
+        if cut := facts.get("cut"):
+            typer.echo(f"{which}: {cut} texts are longer than the context and were cut from the left", err=True)
     show(found, as_json)
-
-
-def _notes(facts: dict[str, Any]) -> Iterator[str]:
-    if facts.get("left_out"):
-        yield f"{len(facts['scores'])} tasks; {len(facts['left_out'])} others have no file"
-    if facts.get("cut"):
-        yield f"{facts['cut']} texts are longer than the context and were cut from the left"
