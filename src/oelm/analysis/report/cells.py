@@ -104,6 +104,11 @@ def unpaired(gap: Gap) -> str:
     return _interval(gap.unpaired).strip() or NONE
 
 
+def interleaved_step_time(record: ArmRecord, t: Texts) -> str | None:
+    """Nothing where runs were timed apart: a busier hour would look like a slower method."""
+    return step_time(record, t) if record.time and record.time.interleaved else None
+
+
 def step_time(record: ArmRecord, t: Texts, with_verdict: bool = False) -> str | None:
     """Only what is surprising has a word in a table; a figure has room for all."""
     time = record.time

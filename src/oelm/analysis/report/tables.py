@@ -27,7 +27,7 @@ def summary_table(loaded: Loaded, lang: str = "en") -> Table:
         Column("plain", cells.plain_gap),
         Column("equal", cells.equal_gap),
         Column("verdict", cells.verdict, right=False),
-        Column("step_time", cells.step_time),
+        Column("step_time", cells.interleaved_step_time),
         Column("flops_ratio", number_cell("costs.flops_ratio", ".3f")),
     ]
     return Table("summary", columns, _all(loaded), t, _place)
