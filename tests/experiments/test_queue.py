@@ -23,8 +23,8 @@ FOLDERS = [RunFolder(f"runs/smoke/{name}") for name in ("GPT-01/baseline-0", "GP
 
 def _started(spawn, after=20):
     """A suite of two long runs, both at work."""
-    suite = spawn([*SUITE, *LONG], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    suite = spawn([*SUITE, *LONG], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
     while not all(f.holder() and f.status_file.exists() and f.status()["step"] > after for f in FOLDERS):
         assert suite.poll() is None
         assert time.monotonic() < deadline
@@ -49,7 +49,9 @@ def _require_gone(pids):
 def test_ctrl_c_checkpoints_and_stops_all_and_the_same_command_goes_on(workplace, spawn):
     suite, pids = _started(spawn)
     suite.send_signal(signal.SIGINT)
-    assert suite.wait(60) == 130
+    _, said = suite.communicate(timeout=60)
+    assert suite.returncode == 130
+    assert "have saved themselves: the same command goes on" in said.splitlines()[-1]
     _require_saved()
     _require_gone(pids)
 

@@ -67,8 +67,8 @@ def main() -> NoReturn:
         if explained is None:
             raise
         _fail(str(explained), explained.exit_code)
-    except (KeyboardInterrupt, typer.Abort) as error:
-        _fail(str(error) or "interrupted", 130)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -151,7 +151,7 @@ class SuiteBoard:
         if self.live:
             self.live.stop()
         if isinstance(error[1], KeyboardInterrupt):
-            raise KeyboardInterrupt(f"stopped; {GOES_ON}") from None
+            self.say(f"stopped; {GOES_ON}")
 
     def say(self, message: str) -> None:
         self.console.print(printable(message), markup=False)
