@@ -77,6 +77,13 @@ def test_a_folder_without_config_is_no_run(tmp_path):
         RunFolder.open(tmp_path)
 
 
+def test_a_run_named_as_status_names_it_is_looked_for_below_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    with pytest.raises(OelmError, match=r"demo is not a run folder .* did you mean runs.demo\?"):
+        RunFolder.open("demo")
+
+
 def test_a_torn_last_line_is_no_row(folder):
     folder.append_metrics({"kind": "train", "step": 1, "loss": 2.0})
     with folder.metrics_file.open("a") as file:

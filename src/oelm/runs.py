@@ -98,7 +98,9 @@ class RunFolder:
         """An existing run; refuses a folder that is none."""
         folder = cls(path)
         if not folder.config_file.is_file():
-            raise OelmError(f"{path} is not a run folder (no config.yaml); give a folder made by 'oelm train'")
+            near = Path("runs") / path
+            way = f"did you mean {near}?" if near.is_dir() else "give a folder made by 'oelm train'"
+            raise OelmError(f"{path} is not a run folder (no config.yaml); {way}")
         return folder
 
     @property

@@ -258,7 +258,7 @@ def test_a_bad_line_leaves_good_work_to_continue_from(tokenizer: Path, tmp_path:
     (tmp_path / "train.jsonl").write_text(good)
     notes: list[str] = []
     data = prepare(tmp_path, tmp_path / "out", tokenizer, note=notes.append)
-    assert len(notes) == 1
+    assert len([note for note in notes if "validation is 2 documents" not in note]) == 1
     assert "documents encoded earlier" in notes[0]
     assert decoded(data.train, data) == texts
     (tmp_path / "train.jsonl").write_text("not json\n")

@@ -10,6 +10,7 @@ import pytest
 
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
+from oelm.experiments import sources
 from oelm.experiments.engines import find_engine
 from oelm.experiments.entries import Experiment
 from oelm.experiments.entries import experiment as find_experiment
@@ -37,6 +38,7 @@ def test_the_demo_asks_three_questions_of_four_arms_with_six_seeds():
     demo = find_experiment("demo")
     assert demo.arms == ["baseline", "oelm_freeze", "oelm_random_matched", "permutation_qk+rank=8"]
     assert len(demo.seeds) == 6
+    assert sources.expected(demo).path.parent.name == "demo"  # so that --dataset fables goes on meaning one thing
     assert {name for q in demo.questions for name in (q.arm, q.against)} <= set(demo.arms)
 
 

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 import oelm
 from oelm.cli.main import app
 from oelm.costs.inspection import inspect_model, model_flops
-from oelm.models.known import KNOWN, named_config
+from oelm.errors import OelmError
+from oelm.models.known import KNOWN, named_config, require_known
 
 
 def inspect(*arguments: str) -> dict:
@@ -46,6 +47,12 @@ def test_a_model_folder_is_inspected_as_what_it_says_it_is(tmp_path):
     config = oelm.GPTConfig(vocab_size=64, d_model=16, num_layers=1, num_heads=2, d_ff=32, max_seq_len=8)
     oelm.GPT(config).save_pretrained(tmp_path)
     assert inspect(str(tmp_path), "--method", "oelm_freeze")["frozen_parameters"] == 2 * 16 * 16
+
+
+@pytest.mark.parametrize("name", ["./gpt2x", "mine/config.jsn.json", "a/b/c"])
+def test_a_path_that_is_not_there_is_not_asked_of_the_hub(name):
+    with pytest.raises(OelmError, match="is not there; give a model folder"):
+        require_known(name)
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path):

@@ -76,6 +76,11 @@ def test_numbers_may_be_written_as_people_write_them():
     assert (config.seed, config.training.max_lr, config.training.max_steps) == (7, 3e-4, 1000)
 
 
+def test_a_size_of_ours_is_no_model_of_transformers():
+    with pytest.raises(OelmError, match="'tiny' is a size of our GPT, not a model of transformers; use --size tiny"):
+        RunConfig.parse({"model": {"name": "tiny"}, "data": {"path": "fables"}})
+
+
 def test_a_model_beyond_any_machine_is_refused_before_it_is_built():
     for name, value in (("num_layers", 10**9), ("d_model", 2**40), ("vocab_size", 10**15)):
         with pytest.raises(

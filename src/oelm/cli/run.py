@@ -214,7 +214,8 @@ def _conclude(jobs: "list[Job]", root: Path, as_json: bool) -> None:
             typer.echo(f"{job.folder.path} {job.reason}:\n  {words}", err=True)
         counts = f"{len(jobs) - len(failed) - len(stopped)} of {len(jobs)} runs finished"
         more = "".join(f", {len(some)} {what}" for some, what in ((failed, "failed"), (stopped, "stopped")) if some)
-        typer.echo(f"{counts}{more}; see: oelm report {root}")
+        parents = {job.folder.path.parent for job in jobs}
+        typer.echo(f"{counts}{more}; see: oelm report {parents.pop() if len(parents) == 1 else root}")
     if failed or stopped:
         raise typer.Exit(1)
 

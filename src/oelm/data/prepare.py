@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Encoded = tuple[NDArray[Any], list[int]]
+FEW_DOCUMENTS = 10  # of validation: fewer say little
 CHUNK_BYTES = 256 << 10  # small enough to stay in cache, large enough to cost far more than its bookkeeping
 
 
@@ -189,8 +190,9 @@ def _encode_split(
             f"no document of {source.name!r} falls in its {split} split; "
             "give --validation PATH or a larger --validation-fraction"
         )
-    if done.documents == 1 and split == "validation":
-        note("validation is a single document and says little; give --validation or a larger --validation-fraction")
+    if done.documents < FEW_DOCUMENTS and split == "validation":
+        few = "a single document" if done.documents == 1 else f"{done.documents} documents"
+        note(f"validation is {few} and says little; give --validation or a larger --validation-fraction")
     facts = {"documents": done.documents, "tokens": done.tokens, "bytes_of_text": done.bytes_of_text}
     entropy = {} if done.nats is None else {"true_entropy_nats": done.nats}
     return {**facts, "sha256": file_hash(staging / FILES[split]), **entropy}

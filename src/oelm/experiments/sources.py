@@ -89,8 +89,9 @@ def _recipe(experiment: Experiment) -> DataRecipe:
 
 
 def _folder(experiment: Experiment) -> Path:
-    """Full scale shares its folders with 'oelm data prepare'; samples keep to themselves."""
+    """Full scale shares its folders with 'oelm data prepare'; samples and the demo keep to themselves."""
     recipe = _recipe(experiment)
-    place = data_directory() if experiment.scale == "full" else data_directory() / experiment.scale
+    own = "demo" if experiment.name == "demo" else experiment.scale
+    place = data_directory() if own == "full" else data_directory() / own
     text = "-".join(_folders(recipe)) if isinstance(recipe.folder, list) else recipe.corpus
     return place / f"{text}-{tokenizer_label(recipe.tokenizer)}"

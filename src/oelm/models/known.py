@@ -68,6 +68,8 @@ def require_known(name: str) -> None:
         return
     if difflib.get_close_matches(name, [*SIZES, *KNOWN], cutoff=0.85):
         raise unknown("model", name, [*SIZES, *KNOWN])
+    if name.startswith((".", "/", "~")) or name.endswith(".json") or len(Path(name).parts) > 2:
+        raise OelmError(f"model {name!r} is not there; give a model folder, its config.json, or a name of the hub")
     from huggingface_hub import constants, try_to_load_from_cache
 
     with suppress(ValueError):  # no name that the hub could have; it says so itself

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import method
+from oelm.models.shape import SIZES
 from oelm.records import named_model
 from oelm.validation import plain_number
 from oelm.yaml_files import parse_yaml, read_yaml
@@ -68,6 +69,8 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _one_model(self) -> "ModelSection":
+        if self.name in SIZES and not Path(self.name).exists():
+            raise ValueError(f"{self.name!r} is a size of our GPT, not a model of transformers; use --size {self.name}")
         if self.name and (self.size or (self.overrides and not self.fresh)):
             raise ValueError(f"model {self.name!r} has its own size; leave size and overrides out, or train it fresh")
         if self.fresh and not self.name:

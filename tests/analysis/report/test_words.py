@@ -2,6 +2,7 @@
 
 from factory import make_run, write_step_times
 from oelm.analysis.compare.results import load_runs
+from oelm.analysis.report.tables import summary_table
 from oelm.analysis.report.texts import texts
 from oelm.analysis.report.words import data_line, verdict_lines
 from oelm.files import write_json
@@ -70,6 +71,24 @@ def test_part_of_an_epoch_with_a_falling_loss_is_a_first_look(tmp_path):
     about = data_line(loaded.comparisons[0], texts("en"))
     assert "2.05M tokens seen, 8.9M tokens of text, 0.23 epochs, 0.36 % of the corpus" in about
     assert "still falling: first look only" in about
+
+
+def test_a_first_look_decides_nothing_for_sure(tmp_path):
+    """The rate has decayed by the last tenth, so that hardly anything falls there; over the last third it does."""
+    for method in ("baseline", "oelm_freeze"):
+        for seed in (0, 1, 2):
+            folder = make_run(tmp_path, method, seed, perplexity=740 + 0.1 * seed)
+            write_json(folder.result_file, {**folder.result(), "train_tokens": 22_000_000})
+            rows = folder.metrics()
+            folder.metrics_file.write_text("")
+            for row in rows:
+                share = row["step"] / 1_000
+                folder.append_metrics({**row, "loss": 6.6 + 0.2 * max(0.0, 0.9 - share)})
+    loaded = load_runs(tmp_path)
+    said = verdict_lines(loaded, texts("en"))
+    assert said[0] == "First look only: 0.09 epochs, still falling."
+    assert "At most 5 % worse, surely: oelm_freeze (first look)." in said
+    assert summary_table(loaded).rows()[1][4] == "met (first look)"
 
 
 def test_a_whole_epoch_is_no_first_look(tmp_path):

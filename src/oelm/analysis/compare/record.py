@@ -18,7 +18,7 @@ from oelm.runs import checkpoint_bytes
 VERIFIED, NO_WEIGHTS, NOTHING_FROZEN, NOT_VERIFIED = "verified", "no weights", "nothing frozen", "not verified"
 CLOSE_PERCENT = 1.0
 TOLERANCE = 1.005  # arms whose FLOPs differ by less are of equal compute
-FALLING_NATS = 0.01  # a validation loss that fell by more than this over the last tenth of the steps was still falling
+FALLING_NATS = 0.01  # a validation loss that fell by more than this over the last third of the steps was still falling
 
 
 @dataclass(frozen=True)
@@ -204,14 +204,16 @@ def _worst(verdicts: list[str]) -> str | None:
 
 def _costs(arm: Arm, time: StepTime | None) -> Costs:
     total, frozen, trainable = (_first(arm, f"{kind}_parameters") for kind in ("total", "frozen", "trainable"))
-    base = arm.plain_baseline or arm
-    counted = _ratio(_mean(arm, "flops_per_token"), _mean(base, "flops_per_token"))
+    base = arm if arm.is_baseline else arm.plain_baseline
+    counted = _ratio(_mean(arm, "flops_per_token"), _mean(base, "flops_per_token")) if base else None
     return Costs(
         parameters=total,
         frozen=frozen,
         trainable=trainable,
         flops_ratio=counted if counted is not None else time.predicted if time else None,
-        block_flops_ratio=_ratio(_mean(arm, "block_flops_per_token"), _mean(base, "block_flops_per_token")),
+        block_flops_ratio=_ratio(_mean(arm, "block_flops_per_token"), _mean(base, "block_flops_per_token"))
+        if base
+        else None,
         total_flops=_total_flops(arm),
         weight_bytes=None if total is None else checkpoint_bytes(total, 0),
         optimizer_bytes=None if trainable is None else checkpoint_bytes(0, trainable),
@@ -230,7 +232,7 @@ def _exposure(arm: Arm) -> Exposure:
     epochs = tokens / there if tokens and there else arm.settings.get("training.epochs")
     falls = []
     for curve in (run.curve("loss") for run in arm.runs):
-        before = [value for step, value in curve.items() if step <= 0.9 * max(curve)]
+        before = [value for step, value in curve.items() if 3 * step <= 2 * max(curve)]
         falls += [before[-1] - list(curve.values())[-1]] if before else []
     falling = bool(falls) and sum(falls) / len(falls) > FALLING_NATS
     return Exposure(tokens, there, epochs, _mean(arm, "text_share"), falling)

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from oelm.analysis.compare.record import ArmRecord, Opponent
-from oelm.analysis.compare.statistics import UNDECIDED, Gap, Interval, Metric
+from oelm.analysis.compare.statistics import MET, MISSED, UNDECIDED, Gap, Interval, Metric
 from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import NONE, Texts
 from oelm.bench.ratios import NO_DIFFERENCE
@@ -84,6 +84,8 @@ def best_trained(record: ArmRecord, t: Texts) -> str | None:
 
 def verdict(record: ArmRecord, t: Texts) -> str | None:
     word = record.verdict and t.word("goal", record.verdict)
+    if word and record.exposure.first_look and record.verdict in (MET, MISSED):
+        return f"{word}{FOLD}({t('first_look')})"
     if not word or record.verdict != UNDECIDED:
         return word
     if record.more_seeds:

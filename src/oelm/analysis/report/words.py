@@ -51,7 +51,8 @@ def _first_looks(records: list[ArmRecord], where: dict[tuple[str, str], str], t:
     found = [r for r in records if r.exposure.first_look]
     if epochs := sorted(r.exposure.epochs for r in found if r.exposure.epochs is not None):
         ends = " – ".join(dict.fromkeys(f"{end:.2f}" for end in (epochs[0], epochs[-1])))
-        yield t("line_first_look", epochs=ends, where=_some(list(dict.fromkeys(_at(r, where) for r in found)), t))
+        places = list(dict.fromkeys(name for r in found if (name := where.get((r.dataset, r.model)))))
+        yield t("line_first_look", epochs=ends, where=f" ({_some(places, t)})" if places else "")
 
 
 def _bests(comparisons: list[Comparison], where: dict[tuple[str, str], str], t: Texts) -> Iterator[str]:
@@ -78,7 +79,8 @@ def _goal(records: list[ArmRecord], verdict: str, where: dict[tuple[str, str], s
     found = [record for record in records if record.verdict == verdict]
     if not found:
         return ""
-    names = [record.label + _at(record, where) for record in found]
+    early = t("first_look")
+    names = [f"{r.label}{_at(r, where)}{f' ({early})' if r.exposure.first_look else ''}" for r in found]
     missing = [record.more_seeds for record in found if record.more_seeds]
     more = t("line_more_seeds", count=max(missing)) if missing else ""
     return t(f"line_{verdict.replace(' ', '_')}", count=len(found), arms=_some(names, t), more=more)
