@@ -140,7 +140,7 @@ def test_a_wrong_entry_is_one_line_that_says_what_is_wrong(monkeypatch):
     entry = {"name": "mine", "summary": "x", "data": {"corpus": "fablez", "tokenizer": "bpe:300"}, "seeds": [0]}
     for arms, words in (
         (["baseline"], "corpus 'fablez' is unknown; did you mean 'fables'"),
-        ([], r"key 'arms' is \[\]; it must have at least 1 item"),
+        ([], r"key 'methods' is \[\]; it must have at least 1 item"),
     ):
         monkeypatch.setattr("oelm.experiments.entries._entries", lambda arms=arms: {"mine": {**entry, "arms": arms}})
         with pytest.raises(OelmError, match=rf"^catalog entry 'mine' is not valid at scale full: .*{words}[^\n]*$"):

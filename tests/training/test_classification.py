@@ -382,7 +382,7 @@ def test_encoders_epochs_and_looking_ahead_are_refused_for_language_models(confi
 def test_too_few_rows_for_a_batch_and_a_missing_encoder_are_refused(config, tmp_path):
     with pytest.raises(oelm.OelmError, match="150 training rows, fewer than batch_size 200"):
         train(config("bert", batch_size=200), tmp_path / "run")
-    with pytest.raises(oelm.OelmError, match=r"model .*nowhere' is unknown here"):
+    with pytest.raises(oelm.OelmError, match=r"model .*nowhere' is not there; give a model folder"):
         train(config("nowhere"), tmp_path / "run")
 
 

@@ -6,6 +6,7 @@ matmul FLOPs ÷ that peak): 1 would be a step that does nothing but multiply mat
 that find their operands in main memory do not reach it: medium-512's took 1.43 times as long (results/bench-cpu).
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -218,12 +219,13 @@ def gemm_speeds(shapes: Iterable[Product], device: torch.device) -> list[dict[st
     for rows, columns, inner in shapes:
         a, b = torch.randn(rows, inner, device=device), torch.randn(inner, columns, device=device)
         out = torch.mm(a, b)
-        times: list[float] = []
-        while sum(times) < SECONDS_PER_SHAPE or len(times) < MINIMUM_REPEATS:
+        spent, fastest, repeats = 0.0, math.inf, 0
+        while spent < SECONDS_PER_SHAPE or repeats < MINIMUM_REPEATS:
             start = now(device)
             torch.mm(a, b, out=out)
-            times.append(now(device) - start)
-        found.append({"shape": [rows, columns, inner], "flops_per_second": 2 * rows * columns * inner / min(times)})
+            taken = now(device) - start
+            spent, fastest, repeats = spent + taken, min(fastest, taken), repeats + 1
+        found.append({"shape": [rows, columns, inner], "flops_per_second": 2 * rows * columns * inner / fastest})
     return found
 
 

@@ -8,6 +8,7 @@
 ['GPT-01', 'GPT-02']
 """
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
@@ -200,7 +201,8 @@ def _validated(values: dict[str, Any], scale: str, where: str) -> Experiment:
     try:
         return Experiment.model_validate({**values, "scale": scale})
     except ValidationError as error:
-        raise OelmError(f"{where}: {one_line(error, Experiment, 'key')} (docs/experiments.md has an example)") from None
+        problems = re.sub(r"\barms\b", "methods", one_line(error, Experiment, "key"))  # as the documentation says
+        raise OelmError(f"{where}: {problems} (docs/experiments.md has an example)") from None
 
 
 def chosen(names: Iterable[str], scale: str = "full") -> list[Experiment]:
