@@ -1,6 +1,7 @@
 """`python -m oelm` is the `oelm` command. The library comes without it; the lab brings it."""
 
 import importlib.util
+import os
 import sys
 
 LAB = ("typer", "rich", "pydantic", "yaml", "filelock", "tokenizers", "datasets", "scipy", "matplotlib", "jinja2")
@@ -15,6 +16,8 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(69)  # as for everything that is not there
+    if not sys.stderr.isatty():  # other packages' progress bars are for a terminal; a log would be full of them
+        os.environ.setdefault("TQDM_DISABLE", "1")
     from oelm.cli.main import main as command
 
     command()

@@ -323,6 +323,13 @@ def test_on_80_columns_the_help_names_every_option_in_full(here, monkeypatch):
     assert "--no-segments" in shown
 
 
+def test_without_a_terminal_other_packages_draw_no_progress_bars():
+    code = "import contextlib, oelm.__main__ as o\nwith contextlib.suppress(SystemExit): o.main()\n"
+    code += "from tqdm import tqdm\nlist(tqdm(range(3)))"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_is_json_alone(fables_folder, tmp_path, here):
     command = ["train", "--dataset", fables_folder, *SMALL, "--log-every", "1"]
     run = oelm(*command, "--out", tmp_path / "[bold]a[/]", "--json")
