@@ -7,7 +7,7 @@ CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint ruff types suite format benchmark bench-cpu \
-  experiments-mini experiments-encoders experiments-methods study-mini study-encoders study-methods reports evidence clean
+  experiments-mini experiments-encoders experiments-methods experiments-downstream study-mini study-encoders study-methods reports evidence clean
 
 help:  ## say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,18 @@ experiments-encoders: $(VENV)/installed  ## what holds of the claims on SST-2 an
 # The plan is in results/methods/README.md. Texts as for experiments-mini.
 experiments-methods: $(VENV)/installed  ## which methods pay, on real text (hours)
 	@$(BIN)/oelm run methods --scale mini --time --out results/methods
+	@$(BIN)/python results/redraw.py
+
+# The plan is in results/downstream/README.md. EVAL=folder has the tasks' rows; without it they come from the hub.
+TASKS_ASKED := lambada_openai,piqa,arc_easy,copa,winogrande,sciq,blimp
+FRESH := results/contest/contest-fresh
+ASKED := $(foreach arm,baseline baseline+offset oelm_freeze oelm_random_matched signs_qk+rank=8+layers=not-first1+offset,\
+  $(foreach seed,10 11 12,$(FRESH)/$(arm)-$(seed)))
+experiments-downstream: $(VENV)/installed  ## what freezing costs beyond perplexity: probes, tasks, generation (2 hours)
+	@$(BIN)/oelm run contest-fresh --scale mini --seeds 10,11,12 --out results/contest
+	@$(BIN)/oelm probe $(ASKED)
+	@$(BIN)/oelm evaluate $(ASKED) --tasks $(TASKS_ASKED) --limit 200 --batch 32 $(if $(EVAL),--task-data $(EVAL))
+	@$(BIN)/oelm generate $(ASKED) --quality --tokens 200 --reference '$(FRESH)/baseline+rank=8+layers=not-first1+offset-10'
 	@$(BIN)/python results/redraw.py
 
 reports: $(VENV)/installed  ## every committed report, figure and picture anew from the committed records (1 minute)

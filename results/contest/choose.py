@@ -1,6 +1,7 @@
 """Which arms go on, and at which rate, by the rules of README.md: `python results/contest/choose.py`.
 
-The catalog entries of the later phases hold what this prints; a test compares them.
+The catalog entries of the later phases hold what this prints. `--write` puts the rates of phase 1 beside the runs of
+the later phases (`sweep.json`), so that reports know that every arm is at its best of the same ones.
 """
 
 import json
@@ -17,25 +18,32 @@ from oelm.runs import find_runs
 HERE = Path(__file__).parent
 NAMED = "signs_qk+rank=8+layers=not-first1+offset"
 """The candidate named beforehand: it goes on whatever the screen says."""
-LEAST_SAVED, MOST, MOST_ALIKE = 0.05, 5, 2
+LEAST_SAVED, MOST_ALIKE = 0.05, 2
+RATES = {2e-3, 4e-3, 8e-3}
+LATER = ("contest-screen", "contest-fresh", "contest-lengths")
 
 
 def main() -> None:
-    found = {}
-    for phase, choose in (("rates", rates), ("screen", leaders)):
+    found: dict[str, Any] = {}
+    for phase, choose in {
+        "rates": rates,
+        "into the screen": lambda folder: leaders(folder, "contest-rates", 3),
+        "into fresh seeds": lambda folder: leaders(folder, "contest-screen", 2),
+    }.items():
         try:
             found[phase] = choose(HERE)
         except OelmError as error:
             found[phase] = {"not yet": str(error)}
     json.dump(found, sys.stdout, indent=2)
     print()
+    for folder in (HERE / name for name in LATER if "--write" in sys.argv):
+        if folder.is_dir():
+            (folder / "sweep.json").write_text(json.dumps({"rates": swept(HERE)}, indent=2, sort_keys=True) + "\n")
 
 
 def rates(folder: Path, phases: tuple[str, ...] = ("contest-rates", "contest-others")) -> dict[str, Any]:
     """Every arm's perplexity by learning rate; its best one; whether that lies at an edge, so that one more is due."""
-    scores: dict[str, dict[float, float]] = {}
-    for run in _finished(folder, phases):
-        scores.setdefault(run["method"], {})[run["max_lr"]] = run["perplexity"]
+    scores = _by_rate(folder, phases)
     given = Counter(tuple(sorted(of_arm)) for of_arm in scores.values())
     common = set(given.most_common(1)[0][0]) if given else set()
     short = sorted(arm for arm, of_arm in scores.items() if not common <= set(of_arm))
@@ -47,18 +55,28 @@ def rates(folder: Path, phases: tuple[str, ...] = ("contest-rates", "contest-oth
     return {"best": by_rate, "at an edge": edge, "perplexity": scores}
 
 
-def leaders(folder: Path) -> list[str]:
-    """The cheap arms of the screen that go on: the best five that save enough, few of them alike, and the named one."""
-    runs = {run["method"]: run for run in _finished(folder, ("contest-screen",))}
+def swept(folder: Path) -> dict[str, dict[str, float]]:
+    """Perplexity by rate of the arms that have been given all three."""
+    scores = _by_rate(folder, ("contest-rates", "contest-others"))
+    return {
+        arm: {f"{rate:g}": score for rate, score in one.items()} for arm, one in scores.items() if one.keys() >= RATES
+    }
+
+
+def leaders(folder: Path, phase: str, most: int) -> list[str]:
+    """The best cheap arms of a phase beside the named one, each at its best rate: those that save enough, few alike."""
+    runs: dict[str, dict[str, Any]] = {}
+    for run in sorted(_finished(folder, (phase,)), key=lambda run: run["perplexity"]):
+        runs.setdefault(run["method"], run)
     if not {"baseline", NAMED} <= set(runs):
-        raise OelmError("phase 2 is not complete")
-    whole = runs["baseline"]["block_flops"]
-    cheap = [arm for arm, run in runs.items() if is_cheap(arm) and run["block_flops"] <= (1 - LEAST_SAVED) * whole]
-    chosen: list[str] = []
-    for arm in sorted(cheap, key=lambda arm: runs[arm]["perplexity"]):
-        if len(chosen) < MOST and sum(alike(arm, other) for other in chosen) < MOST_ALIKE:
+        raise OelmError(f"{phase} is not complete")
+    most_flops = (1 - LEAST_SAVED) * runs["baseline"]["block_flops"]
+    chosen = [NAMED]
+    for arm, run in runs.items():
+        saves = is_cheap(arm) and run["block_flops"] <= most_flops and arm != NAMED
+        if saves and len(chosen) <= most and sum(alike(arm, other) for other in chosen) < MOST_ALIKE:
             chosen.append(arm)
-    return chosen if NAMED in chosen else [*chosen, NAMED]
+    return chosen[1:]
 
 
 def is_cheap(arm: str) -> bool:
@@ -75,6 +93,13 @@ def alike(one: str, other: str) -> bool:
     """
     (first, *mine), (second, *theirs) = (re.sub(r"rank=\d+", "rank", arm).split("+") for arm in (one, other))
     return first == second and len(set(mine) ^ set(theirs)) <= 1
+
+
+def _by_rate(folder: Path, phases: tuple[str, ...]) -> dict[str, dict[float, float]]:
+    scores: dict[str, dict[float, float]] = {}
+    for run in _finished(folder, phases):
+        scores.setdefault(run["method"], {})[run["max_lr"]] = run["perplexity"]
+    return scores
 
 
 def _finished(folder: Path, phases: tuple[str, ...]) -> list[dict[str, Any]]:

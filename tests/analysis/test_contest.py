@@ -47,23 +47,30 @@ def test_no_rate_is_chosen_before_every_arm_has_the_same(choose, tmp_path):
         choose.rates(tmp_path)
 
 
-def test_the_best_five_that_save_enough_go_on_and_the_named_candidate_with_them(choose, tmp_path):
+def test_the_best_that_save_enough_go_on_beside_the_named_candidate(choose, tmp_path):
     arms = {
         "baseline": (18.0, 100),
         "baseline+thin=4": (10.0, 80),  # trained: no candidate, however good
         "oelm_freeze": (12.0, 100),  # saves nothing
         "signs_qk+rank=8+offset": (13.0, 90),
-        "signs_qk+rank=4+offset": (13.1, 90),
-        "signs_qk+rank=2+offset": (13.2, 90),  # the third of a kind
+        "signs_qk+rank=4+offset": (13.1, 90),  # the third of a kind: the named one is alike, too
         "permutation_qk+rank=8+offset": (14.0, 90),
         "identity_q+qrank=8+offset": (15.0, 90),
-        "hadamard_qk+offset": (16.0, 90),
-        "permutation_qk": (17.0, 90),  # the sixth
+        "hadamard_qk+offset": (16.0, 90),  # the fourth
         choose.NAMED: (30.0, 90),
     }
     for arm, (score, flops) in arms.items():
+        finished(tmp_path, "contest-screen", arm, score + 5, flops=flops, rate=8e-3)
         finished(tmp_path, "contest-screen", arm, score, flops=flops)
-    assert choose.leaders(tmp_path) == [
-        "signs_qk+rank=8+offset", "signs_qk+rank=4+offset", "permutation_qk+rank=8+offset", "identity_q+qrank=8+offset",
-        "hadamard_qk+offset", choose.NAMED,
-    ]  # fmt: skip
+    three = ["signs_qk+rank=8+offset", "permutation_qk+rank=8+offset", "identity_q+qrank=8+offset"]
+    assert choose.leaders(tmp_path, "contest-screen", 3) == three
+    assert choose.leaders(tmp_path, "contest-screen", 2) == three[:2]
+    with pytest.raises(OelmError, match="contest-rates is not complete"):
+        choose.leaders(tmp_path, "contest-rates", 3)
+
+
+def test_later_phases_know_what_their_arms_reached_at_each_rate(choose, tmp_path):
+    for rate, score in ((2e-3, 19), (4e-3, 18), (8e-3, 20)):
+        finished(tmp_path, "contest-rates", "baseline", score, rate=rate)
+    finished(tmp_path, "contest-rates", "oelm_freeze", 22, rate=2e-3)  # not tried at all of them yet
+    assert choose.swept(tmp_path) == {"baseline": {"0.002": 19, "0.004": 18, "0.008": 20}}
