@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 NAMED = "signs_qk+rank=8+layers=not-first1+offset"
 """The candidate named beforehand: it goes on whatever the screen says."""
 LEAST_SAVED, MOST_ALIKE = 0.05, 2
+PHASE_1 = ("contest-rates", "contest-others", "contest-edge")
 RATES = {2e-3, 4e-3, 8e-3}
 LATER = ("contest-screen", "contest-fresh", "contest-lengths")
 
@@ -41,7 +42,7 @@ def main() -> None:
             (folder / "sweep.json").write_text(json.dumps({"rates": swept(HERE)}, indent=2, sort_keys=True) + "\n")
 
 
-def rates(folder: Path, phases: tuple[str, ...] = ("contest-rates", "contest-others")) -> dict[str, Any]:
+def rates(folder: Path, phases: tuple[str, ...] = PHASE_1) -> dict[str, Any]:
     """Every arm's perplexity by learning rate; its best one; whether that lies at an edge, so that one more is due."""
     scores = _by_rate(folder, phases)
     given = Counter(tuple(sorted(of_arm)) for of_arm in scores.values())
@@ -57,7 +58,7 @@ def rates(folder: Path, phases: tuple[str, ...] = ("contest-rates", "contest-oth
 
 def swept(folder: Path) -> dict[str, dict[str, float]]:
     """Perplexity by rate of the arms that have been given all three."""
-    scores = _by_rate(folder, ("contest-rates", "contest-others"))
+    scores = _by_rate(folder, PHASE_1)
     return {
         arm: {f"{rate:g}": score for rate, score in one.items()} for arm, one in scores.items() if one.keys() >= RATES
     }
