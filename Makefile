@@ -82,13 +82,13 @@ experiments-methods: $(VENV)/installed  ## which methods pay, on real text (hour
 # The plan is in results/downstream/README.md. EVAL=folder has the tasks' rows; without it they come from the hub.
 TASKS_ASKED := lambada_openai,piqa,arc_easy,copa,winogrande,sciq,blimp
 FRESH := results/contest/contest-fresh
-ASKED := $(foreach arm,baseline baseline+offset oelm_freeze oelm_random_matched signs_qk+rank=8+layers=not-first1+offset,\
-  $(foreach seed,10 11 12,$(FRESH)/$(arm)-$(seed)))
+ASKED := $(foreach seed,10 11 12,$(addprefix $(FRESH)/,baseline-lr-8e-3-$(seed) baseline+offset-lr-8e-3-$(seed) \
+  oelm_freeze-lr-16e-3-$(seed) oelm_random_matched-lr-16e-3-$(seed) signs_qk+rank=8+layers=not-first1+offset-lr-16e-3-$(seed)))
 experiments-downstream: $(VENV)/installed  ## what freezing costs beyond perplexity: probes, tasks, generation (2 hours)
 	@$(BIN)/oelm run contest-fresh --scale mini --seeds 10,11,12 --out results/contest
 	@$(BIN)/oelm probe $(ASKED)
 	@$(BIN)/oelm evaluate $(ASKED) --tasks $(TASKS_ASKED) --limit 200 --batch 32 $(if $(EVAL),--task-data $(EVAL))
-	@$(BIN)/oelm generate $(ASKED) --quality --tokens 200 --reference '$(FRESH)/baseline+rank=8+layers=not-first1+offset-10'
+	@$(BIN)/oelm generate $(ASKED) --quality --tokens 200 --reference '$(FRESH)/baseline+rank=8+layers=not-first1+offset-lr-8e-3-10'
 	@$(BIN)/python results/redraw.py
 
 reports: $(VENV)/installed  ## every committed report, figure and picture anew from the committed records (1 minute)
