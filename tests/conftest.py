@@ -136,6 +136,8 @@ def forked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr("oelm.experiments.runner.start", forked)
         monkeypatch.setattr("oelm.experiments.runner.POLL_SECONDS", 0.02)
+        # One thread each: OpenMP would wait in a fork for threads that only its parent has.
+        monkeypatch.setattr("oelm.training.environment.usable_cores", lambda: 1)
 
 
 @pytest.fixture(scope="module")
