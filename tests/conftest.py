@@ -4,9 +4,11 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,8 @@ from processes import children_of, words_of
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # more would be a process that loads torch
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in the runs of a suite: who waits leaves the core to others
 PR_SET_CHILD_SUBREAPER = 36
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker", "chromium --type=")
 """Processes that Python, torch and a browser keep for the next time, and that leave with us or with it."""
@@ -55,6 +59,18 @@ def _default_signals() -> None:
 
 
 _default_signals()
+
+
+def _temporary_folders_in_memory(needed: int = 8 * 2**30) -> None:
+    """A run syncs some thirty files to the disk, and the suite trains hundreds of runs: it would wait for the disk."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or os.statvfs(memory).f_flag & os.ST_NOEXEC:  # tests write commands, too
+        return
+    if shutil.disk_usage(memory).free >= needed:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+
+_temporary_folders_in_memory()
 
 
 def _end_all(before: set[int], seconds: float = 20.0) -> list[str]:
@@ -110,6 +126,29 @@ def spawn() -> "Iterator[Callable[..., subprocess.Popen[Any]]]":
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+@pytest.fixture
+def forked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a suite of this process are forks of it, which have loaded already what takes a process seconds."""
+    if sys.platform == "linux":
+        from forks import forked
+
+        monkeypatch.setattr("oelm.experiments.runner.start", forked)
+        monkeypatch.setattr("oelm.experiments.runner.POLL_SECONDS", 0.02)
+        # One thread each: OpenMP would wait in a fork for threads that only its parent has.
+        monkeypatch.setattr("oelm.training.environment.usable_cores", lambda: 1)
+
+
+@pytest.fixture(scope="module")
+def quick_peak() -> Iterator[None]:
+    """The benchmark's matmul peak of small matrices, for a moment: seconds otherwise, for a figure of this machine."""
+    from oelm.bench import measure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "SQUARES", (64, 128))
+        patch.setattr(measure, "SECONDS_PER_SHAPE", 0.001)
+        yield
 
 
 @pytest.fixture(autouse=True)

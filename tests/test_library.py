@@ -128,7 +128,8 @@ def test_the_wheel_alone_freezes_a_stock_model(wheel, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
     fresh = tmp_path / "env" / ("Scripts" if os.name == "nt" else "bin")
     site = next((tmp_path / "env").rglob("site-packages"))
-    install = [sys.executable, "-m", "pip", f"--python={fresh / 'python'}", "install", "--no-deps", "--no-index", wheel]
+    only = ["--no-deps", "--no-index", "--no-compile"]
+    install = [sys.executable, "-m", "pip", f"--python={fresh / 'python'}", "install", *only, wheel]
     subprocess.run(install, check=True, capture_output=True)
     assert importlib.metadata.Distribution.at(next(site.glob("oelm-*.dist-info"))).version == oelm.__version__
     for entry in _needed("torch", "numpy", "safetensors", "transformers"):

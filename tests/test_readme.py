@@ -31,8 +31,8 @@ def workplace(tmp_path_factory):
     return tmp_path_factory.mktemp("readme")
 
 
-def test_the_commands_of_the_tour_work_in_their_order(workplace, monkeypatch, capfd):
-    """In this process, where what they need is loaded already; what they start are processes of their own."""
+def test_the_commands_of_the_tour_work_in_their_order(workplace, monkeypatch, capfd, forked_runs):
+    """In this process, where what they need is loaded already, and in forks of it."""
     tour = [c for c in commands("README.md") if c.startswith("oelm ") and c not in SLOW]
     assert len(tour) >= 5
     monkeypatch.chdir(workplace)

@@ -19,12 +19,8 @@ SMALL = Shape("demo", batch=2, length=16, vocab=40)
 
 
 @pytest.fixture(scope="module")
-def result():
-    measure.SECONDS_PER_SHAPE, before = 0.001, measure.SECONDS_PER_SHAPE
-    try:
-        return bench(["oelm_v2", "gpt2"], SMALL, reference="baseline", rounds=6)
-    finally:
-        measure.SECONDS_PER_SHAPE = before
+def result(quick_peak):
+    return bench(["oelm_v2", "gpt2"], SMALL, reference="baseline", rounds=6)
 
 
 def test_every_arm_has_its_time_its_ratio_and_its_distance_from_the_limit(result):
@@ -60,8 +56,7 @@ def test_the_result_is_plain_json_with_its_protocol(result):
     assert again["environment"]["packages"]["torch"] == torch.__version__
 
 
-def test_progress_is_told_for_every_step(monkeypatch):
-    monkeypatch.setattr(measure, "SECONDS_PER_SHAPE", 0.001)
+def test_progress_is_told_for_every_step(quick_peak):
     told = []
     bench(["baseline"], SMALL, rounds=6, say=lambda *facts: told.append(facts))
     assert ("timing", 14, 14) in told  # two to warm up, and two in each of six rounds
@@ -89,10 +84,9 @@ def test_what_torch_compile_cannot_run_is_one_line():
         measure._explained("gpt2", fails)()
 
 
-def test_compiled_arms_run_the_compiled_model(monkeypatch):
+def test_compiled_arms_run_the_compiled_model(monkeypatch, quick_peak):
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
-    monkeypatch.setattr(measure, "SECONDS_PER_SHAPE", 0.001)
     assert bench(["baseline", "gpt2"], SMALL, rounds=6, compiled=True)["protocol"]["compiled"]
     assert len(compiled) == 2
 

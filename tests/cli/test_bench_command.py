@@ -7,7 +7,7 @@ from test_main import refused
 SMALL = ["--size", "demo", "--batch", "1", "--length", "8", "--vocab", "40", "--rounds", "6", "--device", "cpu"]
 
 
-def test_bench_prints_json_and_writes_its_folder(tmp_path, here):
+def test_bench_prints_json_and_writes_its_folder(tmp_path, here, quick_peak):
     run = here("bench", "baseline", "oelm_freeze", *SMALL, "--threads", "1", "--json", "--out", tmp_path / "out")
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == json.loads((tmp_path / "out" / "bench.json").read_text())

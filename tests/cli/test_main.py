@@ -274,26 +274,58 @@ def test_what_is_mistyped_is_refused_before_torch_is_loaded(mistyped, number):
     assert not heavy
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["data", "prepare", "tinystories", "--tokenizer", "bpe:300"], "a local copy works in its place"),
-        (
-            ["data", "prepare", "fables", "--tokenizer", "gpt2", "--megabytes", "0.01"],
-            "train one on your own text with --tokenizer bpe:4096",
-        ),
-        (
-            ["data", "prepare", "me/nowhere", "--max-tokens", "5M"],
-            "me/nowhere is no folder here and could not be reached",
-        ),
-        (["data", "task", "sst2", "--tokenizer", "bpe:300"], "a train and a validation file"),
-        (["train", "--task", "sst2", "--encoder", "some/encoder"], "tokenizer 'some/encoder' is none that can be had"),
-    ],
-)
-def test_without_a_network_the_hub_is_asked_once_and_the_answer_is_one_line(arguments, words, tmp_path):
-    nowhere = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hf")}
-    run = oelm(*arguments, cwd=tmp_path, **nowhere)
-    refused(run, words, "Connection refused", code=run.returncode)
+UNREACHABLE = [
+    (["data", "prepare", "tinystories", "--tokenizer", "bpe:300"], "a local copy works in its place"),
+    (
+        ["data", "prepare", "fables", "--tokenizer", "gpt2", "--megabytes", "0.01"],
+        "train one on your own text with --tokenizer bpe:4096",
+    ),
+    (["data", "prepare", "me/nowhere", "--max-tokens", "5M"], "me/nowhere is no folder here and could not be reached"),
+    (["data", "task", "sst2", "--tokenizer", "bpe:300"], "a train and a validation file"),
+    (["train", "--task", "sst2", "--encoder", "some/encoder"], "tokenizer 'some/encoder' is none that can be had"),
+]
+
+
+EACH_IN_A_FORK = """
+import json, os, sys, traceback
+import datasets  # most of what such a command loads
+from oelm.__main__ import main
+for number, words in enumerate(json.loads(sys.argv[1])):
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            os.mkdir(str(number))
+            os.chdir(str(number))
+            for stream, name in ((1, "stdout"), (2, "stderr")):
+                os.dup2(os.open(f"../{name}-{number}", os.O_CREAT | os.O_WRONLY), stream)
+            sys.argv[1:] = words
+            main()
+        except SystemExit as left: code = left.code
+        except BaseException: traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def unreachable(tmp_path_factory):
+    """What commands that need the hub say where it cannot be reached, each in a process that has not asked it yet."""
+    folder = tmp_path_factory.mktemp("unreachable")
+    nowhere = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(folder / "hf")}
+    words = [sys.executable, "-c", EACH_IN_A_FORK, json.dumps([arguments for arguments, _ in UNREACHABLE])]
+    run = subprocess.run(words, capture_output=True, text=True, cwd=folder, env={**os.environ, **nowhere}, timeout=240)
+    assert run.returncode == 0, run.stderr
+    said = [(folder / f"stderr-{number}").read_text() for number in range(len(UNREACHABLE))]
+    codes = map(int, run.stdout.split())
+    return [subprocess.CompletedProcess((), code, "", text) for code, text in zip(codes, said, strict=True)]
+
+
+@pytest.mark.parametrize("number", range(len(UNREACHABLE)), ids=[" ".join(words) for words, _ in UNREACHABLE])
+def test_without_a_network_the_hub_is_asked_once_and_the_answer_is_one_line(unreachable, number):
+    run = unreachable[number]
+    refused(run, UNREACHABLE[number][1], "Connection refused", code=run.returncode)
     assert run.returncode in (2, 69)
     assert "Retrying" not in run.stderr  # which is what takes half a minute; the time itself depends on the machine
 

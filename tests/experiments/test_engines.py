@@ -41,7 +41,10 @@ def cluster(workplace):
     pytest.importorskip("ray", reason="needs ray (pip install 'oelm[cluster]')")
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    # By itself it asks every three seconds whether a node is alive, and five refusals are needed.
+    often = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": often}
+    made = Cluster(initialize_head=True, head_node_args=head)
     nodes = [made.add_node(num_cpus=1) for _ in range(2)]
     yield made, nodes
     made.shutdown()

@@ -34,7 +34,7 @@ MINE = {
 
 
 @pytest.fixture
-def oelm(workplace: Path, fables_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+def oelm(workplace: Path, fables_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, forked_runs: None) -> Any:
     """oelm("run", "mine.yaml"): the command line in this process, where a small corpus 'words' is prepared."""
     shutil.copytree(fables_folder, workplace / "data" / "words")
 

@@ -1,5 +1,6 @@
 """What an experiment leaves in git: the records of its runs, and nothing else."""
 
+import functools
 import json
 import re
 import shutil
@@ -13,7 +14,7 @@ from oelm.data.labelled import TaskData
 from oelm.data.tokens import fingerprint
 from oelm.experiments import sources
 from oelm.experiments.entries import chosen, experiment
-from oelm.experiments.plan import PreparedData, plan
+from oelm.experiments.plan import PlannedRun, PreparedData, plan
 from oelm.runs import config_differences, find_runs
 from oelm.training.trainer import train
 
@@ -26,15 +27,18 @@ RECORDS = {
 
 def differences(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """Of every committed run below a folder: how it differs from the nearest run of its method in the catalog."""
+    entries = chosen(names, "mini")
+
+    @functools.cache
+    def planned_for(dataset: str, data: str, seed: int) -> list[PlannedRun]:
+        fitting = [entry for entry in entries if entry.dataset == dataset]
+        return [run for entry in fitting for run in plan(entry, PreparedData(data), folder, seeds=[seed])]
+
     found = {}
     for run in find_runs(folder):
         there = run.config()
-        planned = [
-            wanted
-            for entry in chosen(names, "mini")
-            for wanted in plan(entry, PreparedData(there["data"]["path"]), folder, seeds=[there["seed"]])
-            if wanted.config.method == there["method"] and entry.dataset == run.result()["dataset"]
-        ]
+        candidates = planned_for(run.result()["dataset"], there["data"]["path"], there["seed"])
+        planned = [wanted for wanted in candidates if wanted.config.method == there["method"]]
         there["model"]["name"] = planned[0].config.model.name  # a folder stands in for the hub's name
         found[str(run.path)] = min((config_differences(there, wanted.config.to_dict()) for wanted in planned), key=len)
     return found

@@ -66,7 +66,7 @@ def test_a_suite_runs_and_a_second_time_repeats_nothing(experiment, fables_folde
     assert {run.path: run.result_file.stat().st_mtime_ns for run in find_runs(tmp_path)} == stamps
 
 
-def test_a_failed_run_is_reported_and_does_not_stop_the_others(experiment, fables_folder, tmp_path):
+def test_a_failed_run_is_reported_and_does_not_stop_the_others(experiment, fables_folder, tmp_path, forked_runs):
     planned = plan(experiment, TokenData.open(fables_folder), tmp_path, threads=1)
     planned[0].config.runtime.device = "cuda:99"
     jobs = find_engine("local", slots=1).run(planned)

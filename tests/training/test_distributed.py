@@ -259,6 +259,7 @@ def processes(tmp_path_factory, fables_folder):
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
         max_restarts=0,
+        start_method="fork",  # of this process, which has loaded everything
         logs_specs=DefaultLogsSpecs(log_dir=str(root / "logs")),
     )
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

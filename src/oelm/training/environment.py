@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ def _linux_says(file: str, key: str) -> str | None:
     return None
 
 
+@cache
 def git_commit() -> str | None:
     """The commit of the code that runs, if it runs from a checkout; marked when files differ from it."""
     git = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5)
@@ -88,6 +89,7 @@ def git_commit() -> str | None:
     return run.stdout.strip() or None
 
 
+@cache
 def version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
