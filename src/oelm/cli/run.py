@@ -113,9 +113,9 @@ def work_off(
     as_json: bool = False,
 ) -> None:
     """Run a plan, or what of it fits into the budget (in seconds); time its arms; say what came of it."""
-    from oelm.experiments.budget import within
-    from oelm.experiments.engines.local import Local
+    from oelm.experiments.engines import Local
     from oelm.experiments.plan import unique
+    from oelm.experiments.preview import within
     from oelm.experiments.suite import time_planned
 
     runs = unique(planned)
