@@ -11,7 +11,7 @@ from pathlib import Path
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from oelm.cli.dashboard import judge
+from oelm.cli.report import judge
 from oelm.dashboard.server import build
 
 DOCS = Path(__file__).resolve().parent

@@ -83,14 +83,9 @@ def write_report(runs: Runs, out: str | Path, **options: Any) -> list[Path]:
 def with_positions(values: dict[str, Any]) -> dict[str, Any]:
     """A new GPT has rotary positions unless told otherwise; the config of a run that was made stays as it is."""
     model, data = values.get("model") or {}, values.get("data") or {}
-    if (
-        not isinstance(model, dict)
-        or named_model(model).get("name")
-        or (isinstance(data, dict) and data.get("fingerprint"))
-    ):
-        return values
-    overrides = model.get("overrides") or {}
-    if not isinstance(overrides, dict):
+    overrides = model.get("overrides") or {} if isinstance(model, dict) else None
+    made = isinstance(data, dict) and data.get("fingerprint")
+    if made or not isinstance(overrides, dict) or named_model(model).get("name"):
         return values
     return {**values, "model": {**model, "overrides": {"positions": "rotary", **overrides}}}
 

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from oelm.cli import console
-from oelm.cli.compare import compare
+from oelm.cli.report import compare
 from oelm.errors import OelmError
 from oelm.files import write_json
 

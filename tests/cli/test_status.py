@@ -15,9 +15,9 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from oelm.cli.board import sparkline
 from oelm.cli.main import app
 from oelm.cli.run import _conclude, _record
+from oelm.cli.status import sparkline
 from oelm.errors import OelmError
 from oelm.experiments.entries import chosen
 from oelm.experiments.runner import Job

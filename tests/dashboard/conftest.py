@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import factory
-from oelm.cli.dashboard import judge
+from oelm.cli.report import judge
 from oelm.dashboard import board as board_module
 from oelm.dashboard.server import build
 

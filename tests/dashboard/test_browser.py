@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import factory
-from oelm.cli.dashboard import judge
+from oelm.cli.report import judge
 from oelm.dashboard.server import build
 from oelm.runs import FAILED, RunFolder
 

@@ -12,9 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from oelm.errors import OelmError
-from oelm.experiments.engines import find_engine
-from oelm.experiments.engines.ray import _scheduler
-from oelm.experiments.engines.slurm import Slurm, Training
+from oelm.experiments.engines import Slurm, Training, _ray_scheduler, find_engine
 from oelm.runs import RunFolder
 
 LONG = ["training.max_steps=1000", "training.eval_every=500", "training.checkpoint_every=25"]
@@ -151,10 +149,10 @@ def test_more_processes_than_any_ray_machine_has_room_for_are_refused():
     machines = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 64.0}]
     ray = SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": resources} for resources in machines])
     with pytest.raises(OelmError, match=r"--nproc 4 needs so many GPUs and CPUs on one machine, .* more than 2; lower"):
-        _scheduler(ray, nproc=4)
+        _ray_scheduler(ray, nproc=4)
     machines.pop(0)
     with pytest.raises(OelmError, match="--nproc 65 needs so many CPUs on one machine"):
-        _scheduler(ray, nproc=65)
+        _ray_scheduler(ray, nproc=65)
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import yaml
 
 from oelm.cli.main import main
 from oelm.errors import OelmError
-from oelm.experiments.budget import TRIAL_STEPS, within
 from oelm.experiments.entries import chosen, experiment, experiments_in
 from oelm.experiments.plan import PlannedRun, PreparedData, plan, several
+from oelm.experiments.preview import TRIAL_STEPS, within
 from oelm.experiments.suite import plan_experiments
 from oelm.runs import FINISHED, RunFolder
 from oelm.training.config import RunConfig

@@ -1,21 +1,23 @@
 """`oelm bench`: step times that nobody can argue with."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
-from oelm.cli.console import command_console
+from oelm.bench.names import DECODERS, PEERS, arm_name
+from oelm.cli.console import AsJson, command_console, echo_json
 from oelm.cli.progress import counting_progress
+from oelm.errors import OelmError
 from oelm.models.shape import GPTConfig
 
 
 def bench(
     arms: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             help="Methods ('oelm methods'), also with modifiers (permutation_qk+rank=8), and peers of the same shape: "
             "gpt2 (Hugging Face), gpt2_fused (with fused AdamW like ours), plain (a GPT of torch's own parts). "
             "(default: baseline oelm_freeze gpt2)",
@@ -23,36 +25,24 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    reference: Annotated[str | None, typer.Option(help="What the others are divided by. (default: the first)")] = None,
-    size: Annotated[str, typer.Option(help="demo, tiny, small, medium-512, medium or large.")] = "tiny",
-    batch: Annotated[int | None, typer.Option(min=1, help="Sequences. (default: 4 per step; 1 with --decode)")] = None,
-    length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence. (default: the size's own)")] = None,
-    vocab: Annotated[int, typer.Option(min=2, help="Vocabulary.")] = 4096,
-    dropout: Annotated[
-        float, typer.Option(min=0, max=0.99, help="In attention, on the residuals and the embedding, for every arm.")
-    ] = 0.0,
-    rounds: Annotated[int, typer.Option(help="Rounds; one timed step of every arm in each.")] = 24,
-    compiled: Annotated[bool, typer.Option("--compile", help="torch.compile for every arm, peers too.")] = False,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Also measure each arm's peak memory, in a process of its own (CPU).")
-    ] = False,
-    decode: Annotated[
-        bool,
-        typer.Option("--decode", help="Time writing instead: tokens per second and cache after 128 to 4,096 tokens."),
-    ] = False,
+    reference: Annotated[str | None, Option(help="What the others are divided by. (default: the first)")] = None,
+    size: Annotated[str, Option(help="demo, tiny, small, medium-512, medium or large.")] = "tiny",
+    batch: Annotated[int | None, Option(min=1, help="Sequences. (default: 4 per step; 1 with --decode)")] = None,
+    length: Annotated[int | None, Option(min=1, help="Tokens per sequence. (default: the size's own)")] = None,
+    vocab: Annotated[int, Option(min=2, help="Vocabulary.")] = 4096,
+    dropout: Annotated[float, Option(min=0, max=0.99, help="In every arm: attention, residuals, embedding.")] = 0.0,
+    rounds: Annotated[int, Option(help="Rounds; one timed step of every arm in each.")] = 24,
+    compiled: Annotated[bool, Option("--compile", help="torch.compile for every arm, peers too.")] = False,
+    memory: Annotated[bool, Option("--memory", help="Also measure peak memory, in a process per arm (CPU).")] = False,
+    decode: Annotated[bool, Option("--decode", help="Time writing instead: tokens per second, and the cache.")] = False,
     keep_freed: Annotated[
-        bool,
-        typer.Option(
-            "--keep-freed/--return-freed", help="Freed memory stays in the process, as in our trainer, or goes back."
-        ),
+        bool, Option("--keep-freed/--return-freed", help="Freed memory stays, as in our trainer, or goes back.")
     ] = True,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. (default: torch's own choice)")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Also write bench.json, .md, .svg and .png here, or decode.json and .md.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int | None, Option(min=1, help="CPU threads. (default: torch's own choice)")] = None,
+    out: Annotated[Path | None, Option(help="Folder for bench.json, .md, .svg, .png; or decode.json, .md.")] = None,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Time training steps of methods and peers side by side, beside what their FLOPs and this machine allow.
 
@@ -70,9 +60,6 @@ def bench(
 
     Example: oelm bench baseline oelm_freeze gpt2 --size medium-512 --batch 4 --out results/bench
     """
-    from oelm.bench.names import DECODERS, PEERS, arm_name
-    from oelm.errors import OelmError
-
     if decode and (compiled or memory or dropout):
         raise OelmError("--decode writes with the plain model: leave --compile, --memory and --dropout out")
     usual = ["baseline", "oelm_freeze", *(["signs_qk", *DECODERS] if decode else ["gpt2"])]
@@ -102,7 +89,7 @@ def bench(
             how = {"reference": reference, "rounds": rounds, "compiled": compiled, "keep_freed": keep_freed}
             result = measure(names, shape, device=chosen, memory=memory, say=say, **how)  # type: ignore[arg-type]
     if as_json:
-        typer.echo(json.dumps(result, indent=2))
+        echo_json(result)
     else:
         _print(result)
     if out:

@@ -1,24 +1,25 @@
 """Where commands print: nothing is ever cut off, neither into a pipe nor on a narrow terminal."""
 
+import json
 import sys
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
 UNLIMITED = 10_000
 """Columns of what is no terminal: lines are as long as they are."""
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 class WholeConsole(Console):
     """A console that folds the text columns of a table and prints the rest of it in full, however narrow it is."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        least = max((self._least_width(part) for part in objects if isinstance(part, Table)), default=0)
-        known = self._width
-        if least > self.width:
-            self._width = least  # the terminal breaks the lines; `print` itself would clamp a wider `width`
+        known, least = self._width, [self._least_width(part) for part in objects if isinstance(part, Table)]
+        self._width = max(self.width, *least, 0)  # the terminal breaks the lines; `print` would clamp a wider `width`
         try:
             super().print(*objects, **how)
         finally:
@@ -40,3 +41,7 @@ def command_console(*, stderr: bool = False, **options: Any) -> Console:
     """The console that every command prints to; in a pipe or a file its lines have no limit."""
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return WholeConsole(stderr=stderr, highlight=False, width=None if terminal else UNLIMITED, **options)
+
+
+def echo_json(facts: Any, ensure_ascii: bool = True) -> None:
+    typer.echo(json.dumps(facts, indent=2, ensure_ascii=ensure_ascii))

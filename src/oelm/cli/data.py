@@ -1,7 +1,6 @@
 """`oelm data`: text to tokens, once, before training."""
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -11,25 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
-from oelm.cli.console import command_console
-from oelm.cli.tasks import prepare_pairs
+from oelm.cli.console import AsJson, command_console, echo_json
 from oelm.errors import OelmError
+from oelm.validation import TOKENS, amount
 
 if TYPE_CHECKING:
+    from oelm.data.labelled import TaskData
     from oelm.data.prepare import Progress
     from oelm.data.tokens import TokenData
 
 app = typer.Typer(help="Prepare text for training, and see what is prepared.", no_args_is_help=True)
 
 MOST_PATHS = 4
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where prepared folders lie. (default: $OELM_DATA_DIR, else ./data)")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print facts as JSON on standard output.")]
+DataDir = Annotated[Path | None, Option(help="Where prepared folders lie. (default: $OELM_DATA_DIR, else ./data)")]
 Text = Annotated[
     list[str],
-    typer.Argument(
+    Argument(
         metavar="NAME|PATH...",
         help="fables, recall (embedded), tinystories, openwebtext, wikitext103, wikitext2 or any OWNER/NAME "
         "(from the hub), or files: .txt, .jsonl, .csv, .tsv, .parquet, also .gz or .zst, or a folder with train.* and "
@@ -40,9 +38,7 @@ TOKENIZER = (
     "gpt2, bpe:SIZE (byte-level BPE trained on the training text; bpe:SIZE+special also has mask and padding), "
     "a tokenizer.json, a folder with one or with vocab.json and merges.txt, or a model's folder or hub name."
 )
-MAX_TOKENS = (
-    "Only the first documents, up to so many training tokens, e.g. 50M; of validation the held-out share of it."
-)
+MAX_TOKENS = "Only the first documents, up to so many training tokens (50M); of validation, the held-out share."
 STREAM = "Read a hub dataset as it comes instead of downloading all of it first. (default: with --max-tokens)"
 FRACTION = "Share of the documents to hold out where there is no validation text. (default: 0.05)"
 
@@ -50,31 +46,25 @@ FRACTION = "Share of the documents to hold out where there is no validation text
 @app.command()
 def prepare(
     source: Text,
-    tokenizer: Annotated[str, typer.Option(help=TOKENIZER)] = "gpt2",
-    out: Annotated[Path | None, typer.Option(help="Folder to write. (default: DATA_DIR/NAME-TOKENIZER)")] = None,
-    name: Annotated[str | None, typer.Option(help="Of a local copy: prepare ./stories --name tinystories.")] = None,
-    validation: Annotated[
-        Path | None, typer.Option(help="File or folder with the validation text; of a hub dataset, the split.")
-    ] = None,
-    validation_fraction: Annotated[float | None, typer.Option(help=FRACTION)] = None,
-    field: Annotated[
-        str | None, typer.Option(help="Column with the text, where there are some. (default: text)")
-    ] = None,
-    source_field: Annotated[
-        str | None, typer.Option(help="Of pairs of texts for seq2seq: the column with what a model reads.")
-    ] = None,
-    target_field: Annotated[str | None, typer.Option(help="Of pairs of texts: the column with what it writes.")] = None,
-    max_length: Annotated[int, typer.Option(min=2, help="Of pairs of texts: tokens of a source or a target.")] = 128,
-    config: Annotated[str | None, typer.Option(help="Configuration of the hub dataset, where it has several.")] = None,
-    split: Annotated[str | None, typer.Option(help="Split of the hub dataset to train on. (default: train)")] = None,
-    max_tokens: Annotated[str | None, typer.Option(help=MAX_TOKENS)] = None,
-    stream: Annotated[bool | None, typer.Option("--stream/--no-stream", help=STREAM)] = None,
-    revision: Annotated[str | None, typer.Option(help="Commit, branch or tag of the hub dataset.")] = None,
-    megabytes: Annotated[float | None, typer.Option(help="Training text to make. (default where made: 2)")] = None,
-    validation_megabytes: Annotated[float | None, typer.Option(help="The same for validation. (default: 0.15)")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the fables, or of which documents are held out.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Encoding threads. (default: one per core)")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a folder that has other settings.")] = False,
+    tokenizer: Annotated[str, Option(help=TOKENIZER)] = "gpt2",
+    out: Annotated[Path | None, Option(help="Folder to write. (default: DATA_DIR/NAME-TOKENIZER)")] = None,
+    name: Annotated[str | None, Option(help="Of a local copy: prepare ./stories --name tinystories.")] = None,
+    validation: Annotated[Path | None, Option(help="Validation file or folder; of a hub dataset, the split.")] = None,
+    validation_fraction: Annotated[float | None, Option(help=FRACTION)] = None,
+    field: Annotated[str | None, Option(help="Column with the text, where there are some. (default: text)")] = None,
+    source_field: Annotated[str | None, Option(help="Of pairs of texts (seq2seq): the column a model reads.")] = None,
+    target_field: Annotated[str | None, Option(help="Of pairs of texts: the column with what it writes.")] = None,
+    max_length: Annotated[int, Option(min=2, help="Of pairs of texts: tokens of a source or a target.")] = 128,
+    config: Annotated[str | None, Option(help="Configuration of the hub dataset, where it has several.")] = None,
+    split: Annotated[str | None, Option(help="Split of the hub dataset to train on. (default: train)")] = None,
+    max_tokens: Annotated[str | None, Option(help=MAX_TOKENS)] = None,
+    stream: Annotated[bool | None, Option("--stream/--no-stream", help=STREAM)] = None,
+    revision: Annotated[str | None, Option(help="Commit, branch or tag of the hub dataset.")] = None,
+    megabytes: Annotated[float | None, Option(help="Training text to make. (default where made: 2)")] = None,
+    validation_megabytes: Annotated[float | None, Option(help="The same for validation. (default: 0.15)")] = None,
+    seed: Annotated[int, Option(help="Seed of the fables, or of which documents are held out.")] = 0,
+    workers: Annotated[int | None, Option(min=1, help="Encoding threads. (default: one per core)")] = None,
+    force: Annotated[bool, Option("--force", help="Replace a folder that has other settings.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -94,7 +84,6 @@ def prepare(
         return prepare_pairs(source, (source_field, target_field), tokenizer, as_json, **chosen, **where)
     from oelm.data import prepare as preparation
     from oelm.data.corpora import find_source
-    from oelm.validation import TOKENS, amount
 
     held_out: dict[str, Any] = {"validation": validation, "validation_fraction": validation_fraction, "seed": seed}
     made: dict[str, Any] = {"megabytes": megabytes, "validation_megabytes": validation_megabytes}
@@ -106,8 +95,7 @@ def prepare(
         how: dict[str, Any] = {"max_tokens": limit, "data_dir": data_dir, "workers": workers, "force": force, **bar}
         data = preparation.prepare(found, out, tokenizer, **how)
     if as_json:
-        typer.echo(json.dumps(_facts(data) | {"already_prepared": data.unchanged}, indent=2))
-        return
+        return echo_json(_facts(data) | {"already_prepared": data.unchanged})
     if data.unchanged:
         typer.echo(f"{data.path} is already prepared with these settings; nothing to do")
     _print_facts(data)
@@ -123,13 +111,10 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     for path in sorted(root.glob(f"*{UNFINISHED}")):
         rows.append({"folder": path.name.removesuffix(UNFINISHED), "state": "unfinished"})
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-        return
+        return echo_json(rows)
     if not rows:
-        typer.echo(f"nothing is prepared in {root}; start with: oelm data prepare fables --tokenizer bpe:1024")
-        return
+        return typer.echo(f"nothing is prepared in {root}; start with: oelm data prepare fables --tokenizer bpe:1024")
     table = Table("folder", "state", "vocabulary", "train", "validation", "fingerprint", box=None)
-    table.columns[0].overflow = "fold"  # the name is what data are asked for by
     for row in rows:
         vocabulary = f"{row['vocab_size']:,}" if "vocab_size" in row else ""
         amounts = [_amount(row, split) for split in ("train", "validation")]
@@ -138,7 +123,7 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     console.print(table)
     for row in rows:
         if "error" in row:
-            console.print(row["error"], style="red", markup=False, highlight=False)
+            console.print(row["error"], style="red", markup=False)
 
 
 def _row(path: Path, unit: str) -> dict[str, Any]:
@@ -161,10 +146,8 @@ def _amount(row: dict[str, Any], split: str) -> str:
 
 @app.command()
 def show(
-    data: Annotated[
-        str, typer.Argument(metavar="NAME|PATH", help="A folder in the data directory, a corpus name or a path.")
-    ],
-    verify: Annotated[bool, typer.Option("--verify", help="Read every byte and compare it with its sha256.")] = False,
+    data: Annotated[str, Argument(metavar="NAME|PATH", help="A folder in the data directory, a corpus or a path.")],
+    verify: Annotated[bool, Option("--verify", help="Read every byte and compare it with its sha256.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -173,8 +156,7 @@ def show(
 
     opened = TokenData.open(find(data, data_dir), verify=verify)
     if as_json:
-        typer.echo(json.dumps(_facts(opened) | {"verified": verify, "manifest": opened.manifest}, indent=2))
-        return
+        return echo_json(_facts(opened) | {"verified": verify, "manifest": opened.manifest})
     _print_facts(opened)
     if verify:
         typer.echo("verified        every byte is as it was written")
@@ -257,3 +239,76 @@ def _bar() -> Iterator[dict[str, Callable[..., None]]]:
         yield {"progress": update, "note": partial(bar.console.print, highlight=False)}  # above the bar, not through it
     finally:
         bar.stop()
+
+
+@app.command()
+def task(
+    name: Annotated[str, Argument(help="sst2, mnli, xnli, or a name for a task of your own.")],
+    tokenizer: Annotated[str, Option(help="The model's folder or hub name; or gpt2, bpe:4096, files.")],
+    data_path: Annotated[
+        Path | None, Option(help="Folder with train and validation .tsv, .csv, .jsonl or .parquet. (default: hub)")
+    ] = None,
+    text_columns: Annotated[list[str] | None, Option("--text-column", help="A text's column; twice for pairs.")] = None,
+    label_column: Annotated[str | None, Option(help="Column of the class. (default: label)")] = None,
+    classes: Annotated[str | None, Option(help="The classes in their order: no,yes. (default: found)")] = None,
+    language: Annotated[str | None, Option(help="Of XNLI, e.g. zh; files are then train.zh.tsv or .csv.")] = None,
+    validation: Annotated[str | None, Option(help="To validate on: validation_mismatched (MNLI), test (XNLI).")] = None,
+    validation_fraction: Annotated[
+        float | None, Option(help="Hold out this share of the training rows instead, a fixed random choice.")
+    ] = None,
+    max_length: Annotated[int, Option(help="Tokens per text or pair.")] = 128,
+    too_long: Annotated[str, Option(help="What to do with longer ones: truncate or refuse.")] = "truncate",
+    train_rows: Annotated[int | None, Option(help="Keep only so many training rows.")] = None,
+    out: Annotated[Path | None, Option(help="Folder. (default: a name made of the settings, in ./data)")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tokenise a classification task once; 'oelm train --dataset FOLDER' then trains on it.
+
+    Example: oelm data task sst2 --tokenizer google-bert/bert-base-uncased
+    """
+    from oelm.data.labelled import prepare_task
+    from oelm.data.tasks import TaskSource, find_task
+
+    named = [part.strip() for part in classes.split(",")] if classes else ()
+    found = find_task(name, text_columns or (), label_column, named)
+    how: dict[str, Any] = {"max_length": max_length, "too_long": too_long, "train_rows": train_rows}
+    if validation_fraction is not None and not 0 < validation_fraction <= 0.5:
+        raise OelmError(f"--validation-fraction {validation_fraction} is out of range; choose above 0 and at most 0.5")
+    source = TaskSource(found, data_path, language, validation, held_out=validation_fraction)
+    say_what_is_there(prepare_task(source, tokenizer, out, **how), as_json)
+
+
+def prepare_pairs(
+    where: list[str], fields: tuple[str | None, str | None], tokenizer: str, as_json: bool, **given: Any
+) -> None:
+    """`oelm data prepare FOLDER|FILE|NAME --source-field … --target-field …`: rows of two texts, of any kind."""
+    from oelm.data.labelled import prepare_task
+    from oelm.data.sources import DEFAULT_FRACTION
+    from oelm.data.tasks import Task, TaskSource
+
+    source_field, target_field = fields
+    if not (source_field and target_field):
+        lacking = "--target-field" if source_field else "--source-field"
+        raise OelmError(f"pairs of texts need a source and a target; name the column with {lacking}")
+    if len(where) != 1:
+        raise OelmError(f"pairs come from one file, folder or hub dataset; {len(where)} are given")
+    path = Path(where[0])
+    name = given["name"] or path.resolve().name.split(".")[0]
+    hub = None if path.exists() else where[0]
+    task = Task(name, (source_field, target_field), label="", hub=hub, config=given["config"])
+    fraction = given["validation_fraction"] or (DEFAULT_FRACTION if path.is_file() else None)
+    split = str(given["validation"]) if given["validation"] else None
+    source = TaskSource(task, None if hub else path, None, split, given["revision"], held_out=fraction)
+    how = {"max_length": given["max_length"], "data_dir": given["data_dir"]}
+    say_what_is_there(prepare_task(source, tokenizer, given["out"], **how), as_json)
+
+
+def say_what_is_there(data: "TaskData", as_json: bool) -> None:
+    if as_json:
+        return echo_json({"path": str(data.path), "fingerprint": data.fingerprint, **data.manifest})
+    rows = ", ".join(
+        f"{split} {facts['rows']:,} rows ({facts['truncated']:,} truncated)"
+        for split, facts in data.manifest["splits"].items()
+    )
+    kind = "pairs" if data.is_pairs else f"classes {', '.join(data.classes)}"
+    typer.echo(f"{data.path}: {rows}; {kind}; at most {data.longest} tokens")

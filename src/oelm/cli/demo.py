@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.markup import escape
+from typer import Option
 
-from oelm.cli.console import command_console
+from oelm.cli.console import command_console, echo_json
 from oelm.cli.progress import GOES_ON, SuiteBoard
 from oelm.errors import OelmError
 from oelm.files import write_json
@@ -21,10 +21,10 @@ SAMPLES_FILE = "samples.json"
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Where runs and report go.")] = Path("runs/demo"),
-    slots: Annotated[int | None, typer.Option(min=1, help="Runs at a time. (default: one per core)")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps per run, for a shorter or longer look.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    out: Annotated[Path, Option(help="Where runs and report go.")] = Path("runs/demo"),
+    slots: Annotated[int | None, Option(min=1, help="Runs at a time. (default: one per core)")] = None,
+    steps: Annotated[int | None, Option(min=1, help="Steps per run, for a shorter or longer look.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Train four arms of a small GPT, six seeds each, and answer three questions about frozen queries and keys.
 
@@ -88,15 +88,14 @@ def _conclude(out: Path, as_json: bool) -> None:
     loaded = load_runs([out])
     table = summary_table(loaded)
     report = write_report(out, out / "report.html", formats=("html",), title="oelm demo")[0]
+    answers = verdict_lines(loaded, texts("en"))
     if as_json:
-        answers = verdict_lines(loaded, texts("en"))
-        typer.echo(json.dumps({"answers": answers, "table": table.facts(), "report": str(report)}, indent=2))
-        return
+        return echo_json({"answers": answers, "table": table.facts(), "report": str(report)})
     console = command_console()
     for part in table.rich(console.width):
         console.print(part)
     console.print()
-    for line in verdict_lines(loaded, texts("en")):
+    for line in answers:
         console.print(f"[bold]•[/] {escape(line)}")
     for note in notes(loaded):
         console.print(texts("en").note(note), markup=False)

@@ -1,29 +1,27 @@
 """`oelm doctor`: what this machine can do."""
 
 import importlib.util
-import json
 import os
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.markup import escape
 from rich.table import Table
+from typer import Option
 
-from oelm.cli.console import command_console
+from oelm.cli.console import AsJson, command_console, echo_json
 from oelm.training.tracking import TRACKERS
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not try to reach the model hub.")] = False,
+    as_json: AsJson = False,
+    offline: Annotated[bool, Option("--offline", help="Do not try to reach the model hub.")] = False,
 ) -> None:
     """Say what this machine can do: torch build, GPUs, cores, memory, disk, hub, trackers, prepared data."""
     facts = examine(check_hub=not offline)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
-        return
+        return echo_json(facts)
     table = Table(show_header=False, box=None)
     for key, value in facts.items():
         table.add_row(f"[bold]{key}[/]", escape(_shown(value)))

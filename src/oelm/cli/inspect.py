@@ -1,22 +1,20 @@
-"""`oelm methods` and `oelm inspect`: what there is, and what it amounts to, before anything is trained."""
+"""`oelm methods`, `inspect` and `estimate`: what there is, and what it amounts to, before anything is trained."""
 
-import json
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Argument, Option
 
-from oelm.cli.console import command_console
+from oelm.cli.console import AsJson, command_console, echo_json
 from oelm.freezing.methods import method as find_method
 from oelm.freezing.methods import methods as all_methods
 from oelm.freezing.modifiers import MODIFIERS
 
 
-def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+def methods(as_json: AsJson = False) -> None:
     """List the methods: how queries and keys start, and whether they train."""
     if as_json:
-        typer.echo(json.dumps([m.to_dict() for m in all_methods()], indent=2))
-        return
+        return echo_json([m.to_dict() for m in all_methods()])
     table = Table("method", "what it is, and what happens to queries (Q) and keys (K)", box=None)
     for m in all_methods():
         roles = "; ".join(
@@ -37,21 +35,17 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="A size (medium-512, …), a published model (bert-base, …) or a folder.")],
-    method: Annotated[str, typer.Option("--method", "--model_type", help="A name from 'oelm methods'.")] = "baseline",
-    labels: Annotated[int | None, typer.Option(min=1, help="As a classifier with this many classes.")] = None,
-    sequence_length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence, for FLOPs.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Vocabulary. (default: GPT-2's 50,257)")] = None,
-    positions: Annotated[str | None, typer.Option(help="learned or rotary.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="Changes what training keeps. (default: the size's)")] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences per step, for memory.")] = 8,
-    checkpointing: Annotated[
-        bool, typer.Option("--gradient-checkpointing", help="Memory of a step that computes its blocks twice.")
-    ] = False,
-    max_steps: Annotated[
-        int, typer.Option("--max-steps", min=1, help="Steps of a run, for methods that change on the way.")
-    ] = 100_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    model: Annotated[str, Argument(help="A size (medium-512, …), a published model (bert-base, …) or a folder.")],
+    method: Annotated[str, Option("--method", "--model_type", help="A name from 'oelm methods'.")] = "baseline",
+    labels: Annotated[int | None, Option(min=1, help="As a classifier with this many classes.")] = None,
+    sequence_length: Annotated[int | None, Option(min=1, help="Tokens per sequence, for FLOPs.")] = None,
+    vocab_size: Annotated[int | None, Option(help="Vocabulary. (default: GPT-2's 50,257)")] = None,
+    positions: Annotated[str | None, Option(help="learned or rotary.")] = None,
+    dropout: Annotated[float | None, Option(help="Changes what training keeps. (default: the size's)")] = None,
+    batch_size: Annotated[int, Option(min=1, help="Sequences per step, for memory.")] = 8,
+    checkpointing: Annotated[bool, Option("--gradient-checkpointing", help="Compute the blocks twice.")] = False,
+    max_steps: Annotated[int, Option(min=1, help="Steps of a run, for methods that change on the way.")] = 100_000,
+    as_json: AsJson = False,
 ) -> None:
     """Count parameters, checkpoint bytes, matmul FLOPs and memory of a model under a method, without allocating it.
 
@@ -76,7 +70,7 @@ def inspect(
         **{name: value for name, value in given.items() if value is not None},
     )
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        echo_json(facts)
     else:
         _print(facts)
 
@@ -118,3 +112,85 @@ def _print(facts: dict[str, Any]) -> None:
 def _saved(ratio: float) -> str:
     percent = 100 * (1 - ratio)
     return f"{percent:.1f} % fewer" if percent >= 0 else f"{-percent:.1f} % more"
+
+
+def estimate(
+    size: Annotated[str, Option(help="tiny … large, 1b, 3b, 7b, 13b or 70b.")] = "7b",
+    method: Annotated[str, Option(help="A name from 'oelm methods'.")] = "oelm_freeze",
+    gpus: Annotated[int, Option(min=1, help="Devices that share the work.")] = 64,
+    strategy: Annotated[str | None, Option(help="ddp or fsdp. (default: both)")] = None,
+    batch: Annotated[int, Option(min=1, help="Sequences per device and step.")] = 4,
+    length: Annotated[int | None, Option(min=1, help="Tokens per sequence. (default: the size's own)")] = None,
+    vocab: Annotated[int | None, Option(min=2, help="Vocabulary. (default: 50,257)")] = None,
+    precision: Annotated[str, Option(help="mixed (bfloat16 with float32 copies) or fp32.")] = "mixed",
+    checkpointing: Annotated[bool, Option("--gradient-checkpointing", help="Compute the blocks twice.")] = False,
+    machine: Annotated[str, Option(help="a100-80gb, h100-80gb, cpu-core, or a YAML file.")] = "a100-80gb",
+    peak: Annotated[float | None, Option("--peak-flops", help="FLOP/s of a device.")] = None,
+    utilisation: Annotated[float | None, Option(help="Share of the peak that training reaches.")] = None,
+    memory: Annotated[float | None, Option("--memory-bytes", help="Memory of a device.")] = None,
+    memory_bandwidth: Annotated[float | None, Option(help="Bytes per second, device memory.")] = None,
+    link_bandwidth: Annotated[float | None, Option(help="Bytes per second between devices.")] = None,
+    overlap: Annotated[float | None, Option(help="Share of the backward pass that hides traffic.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate FLOPs, memory, traffic and time of a training step, and what freezing saves, by documented formulas.
+
+    Nothing is allocated and nothing is run. A machine file has the fields peak_flops, utilisation, memory_bytes,
+    memory_bandwidth, link_bandwidth and overlap.
+    The formulas are in the docstring of oelm/costs/estimate.py, their measured error in docs/speed.md.
+
+    Example: oelm estimate --size 7b --gpus 64 --method oelm_freeze --gradient-checkpointing
+    """
+    from oelm.costs.estimate import STRATEGIES, Job, read_machine
+    from oelm.costs.estimate import estimate as compute
+
+    given = {"peak_flops": peak, "utilisation": utilisation, "memory_bytes": memory, "overlap": overlap}
+    given |= {"memory_bandwidth": memory_bandwidth, "link_bandwidth": link_bandwidth}
+    device = read_machine(machine, {name: value for name, value in given.items() if value is not None})
+    results = [
+        compute(Job(size, method, gpus, name, batch, length, precision, checkpointing, vocab), device)
+        for name in ([strategy] if strategy else STRATEGIES)
+    ]
+    if as_json:
+        echo_json(results)
+    else:
+        _print_estimate(results)
+
+
+def _print_estimate(results: list[dict[str, Any]]) -> None:
+    console, first = command_console(), results[0]
+    job, device = first["job"], first["machine"]
+    console.print(
+        f"[bold]{job['size']}[/] with [bold]{job['method']}[/]: {first['parameters'] / 1e9:.2f} billion parameters, "
+        f"{100 * first['frozen_parameters'] / first['parameters']:.1f} % frozen; {job['gpus']} × {device['name']}, "
+        f"{first['tokens_per_step']:,} tokens per step, {job['precision']}"
+    )
+    table = Table("per device and step", *(result["job"]["strategy"] for result in results), box=None)
+    for label, cell in _ESTIMATED.items():
+        table.add_row(label, *(cell(result) for result in results))
+    console.print(table)
+    console.print(
+        f"computing at {100 * device['utilisation']:.0f} % of {device['peak_flops'] / 1e12:,.4g} TFLOP/s; "
+        "an estimate: docs/speed.md says how wrong it was where it could be measured",
+        style="dim",
+    )
+
+
+_ESTIMATED = {
+    "TFLOPs": lambda r: f"{r['flops_per_gpu'] / 1e12:,.2f}",
+    "memory, GB": lambda r: f"{r['memory']['total'] / 1e9:,.2f}{'' if r['fits'] else ' (does not fit)'}",
+    "  weights, gradients, optimizer": lambda r: (
+        f"{sum(r['memory'][part] for part in ('weights', 'gradients', 'optimizer')) / 1e9:,.2f}"
+    ),
+    "  activations": lambda r: f"{r['memory']['activations'] / 1e9:,.2f}",
+    "traffic sent, GB": lambda r: f"{r['traffic_bytes'] / 1e9:,.3f}",
+    "step, ms": lambda r: f"{1e3 * r['step_seconds']:,.1f}",
+    "  computing": lambda r: f"{1e3 * r['seconds']['computing']:,.1f}",
+    "  optimizer": lambda r: f"{1e3 * r['seconds']['optimizer']:,.1f}",
+    "  waiting for traffic": lambda r: f"{1e3 * r['seconds']['communication_not_hidden']:,.1f}",
+    "tokens per second, all devices": lambda r: f"{r['tokens_per_second']:,.0f}",
+    "freezing saves: FLOPs": lambda r: f"{100 * r['freezing_saves']['step_flops']:.2f} %",
+    "freezing saves: time": lambda r: f"{100 * r['freezing_saves']['step_seconds']:.2f} %",
+    "freezing saves: memory, GB": lambda r: f"{r['freezing_saves']['memory_bytes'] / 1e9:,.3f}",
+    "freezing saves: traffic, GB": lambda r: f"{r['freezing_saves']['traffic_bytes'] / 1e9:,.3f}",
+}

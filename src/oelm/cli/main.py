@@ -1,24 +1,20 @@
-"""The `oelm` command. Each command group has a file of its own, which imports what it needs when it is called."""
+"""The `oelm` command. A file has the commands of one topic; each imports what it needs when it is called."""
 
 import contextlib
 import faulthandler
-import importlib
 import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
-from oelm.cli import claims, data, tasks
-from oelm.cli.settings import ShortHelp
+from oelm.cli import bench, data, demo, doctor, inspect, models, recommend, report, run, status, train
+from oelm.cli.train import ShortHelp
 from oelm.errors import OelmError, printable
 from oelm.files import explain
 
 # typer carries its own copy of click in some versions; the base class of its public exceptions is the right one.
 _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
-
-_FILES = {"methods": "inspect", "resume": "train", "watch": "status", "logs": "status", "stop": "status"}
-"""Where a command is that has no file of its own."""
 
 app = typer.Typer(
     help="Train Transformers whose attention never learns its queries and keys, and see exactly what that costs.",
@@ -27,15 +23,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for name in (  # in the order of the help
-    *("demo", "methods", "inspect", "train", "resume", "experiments", "run", "status", "watch", "dashboard", "logs"),
-    *("stop", "generate", "evaluate", "probe", "export", "bench", "estimate", "compare", "claims", "recommend"),
-    *("report", "doctor"),
-):
-    file = importlib.import_module(f"oelm.cli.{_FILES.get(name, name)}")
-    app.command(name, cls=ShortHelp if name in ("train", "resume") else None)(getattr(file, name))
-app.command("audit", hidden=True)(claims.claims)  # the name of `claims` until version 0.1
-data.app.command("task")(tasks.task)
+_COMMANDS: tuple[Any, ...] = (  # in the order of the help
+    *(demo.demo, inspect.methods, inspect.inspect, train.train, train.resume, run.experiments, run.run),
+    *(status.status, status.watch, report.dashboard, status.logs, status.stop),
+    *(models.generate, models.evaluate, models.probe, models.export, bench.bench, inspect.estimate),
+    *(report.compare, report.claims, recommend.recommend, report.report, doctor.doctor),
+)
+for command in _COMMANDS:
+    app.command(cls=ShortHelp if command in (train.train, train.resume) else None)(command)
+app.command("audit", hidden=True)(report.claims)  # the name of `claims` until version 0.1
 app.add_typer(data.app, name="data")
 
 

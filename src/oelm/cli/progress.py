@@ -127,7 +127,7 @@ def describe(facts: dict[str, Any]) -> str:
     if facts.get("tokens_per_second"):
         parts.append(f"{facts['tokens_per_second']:,.0f} tok/s")
     if facts.get("eta_seconds"):
-        parts.append(f"ETA {_minutes(facts['eta_seconds'])}")
+        parts.append(f"ETA {duration(facts['eta_seconds'])}")
     return ", ".join(parts)
 
 
@@ -198,11 +198,15 @@ def overall(jobs: "list[Job]") -> str:
     if not running:
         return text
     per_step = [j.status["eta_seconds"] / max(1, j.status["max_steps"] - j.status["step"]) for j in running]
-    return f"{text}, ETA {_minutes((total - done) * sum(per_step) / len(per_step) / len(running))}"
+    return f"{text}, ETA {duration((total - done) * sum(per_step) / len(per_step) / len(running))}"
 
 
-def _minutes(seconds: float) -> str:
-    return "{}:{:02d}".format(*divmod(round(seconds), 60))
+def duration(seconds: float | None) -> str:
+    if seconds is None or abs(seconds) > 1e9:  # a clock that was never right
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _names(jobs: "list[Job]") -> list[str]:

@@ -1,13 +1,13 @@
 """`oelm recommend`: which method to use for a model, from measured runs, with the evidence and its limits."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from typer import Option
 
-from oelm.cli.console import command_console
+from oelm.cli.console import AsJson, command_console, echo_json
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import Method
 from oelm.models.shape import SIZES
@@ -21,18 +21,12 @@ MOST_SHOWN = 12
 
 
 def recommend(
-    model: Annotated[str, typer.Option(help="A size (medium-512, …), a published model (bert-base, …) or a folder.")],
-    task: Annotated[
-        str | None, typer.Option(help="lm or classification. (default: classification for encoders, else lm)")
-    ] = None,
-    budget: Annotated[float, typer.Option(min=0, help="How many percent worse than the baseline is acceptable.")] = 5.0,
-    results: Annotated[
-        Path | None, typer.Option(help="Folder with measured runs. (default: those that came with oelm)")
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show the evidence on every method, comparison by comparison.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    model: Annotated[str, Option(help="A size (medium-512, …), a published model (bert-base, …) or a folder.")],
+    task: Annotated[str | None, Option(help="lm or classification. (default: lm; of encoders, classification)")] = None,
+    budget: Annotated[float, Option(min=0, help="How many percent worse than the baseline is acceptable.")] = 5.0,
+    results: Annotated[Path | None, Option(help="Folder with measured runs. (default: those of oelm)")] = None,
+    everything: Annotated[bool, Option("--all", help="Show the evidence on every method, by comparison.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which method to use for a model, from measured runs only, with the evidence and its limits."""
     from oelm.analysis.compare.results import load_runs
@@ -62,7 +56,7 @@ def recommend(
     if as_json:
         total = inspect_model(model, "baseline", labels=labels)["total_parameters"]
         facts = {"model": model, "total_parameters": total, **advice.to_dict()}
-        typer.echo(json.dumps(facts, indent=2))
+        echo_json(facts)
     else:
         _print(model, str(results or "the evidence that came with oelm"), advice, everything)
 
@@ -116,7 +110,6 @@ def _comparisons(advice: "Advice", name: str) -> Table:
     """The evidence on one method, comparison by comparison."""
     heads = ("comparison", "seeds", "gap", "worse by (95 %)", "step time", "against")
     table = Table(*heads, box=None, padding=(0, 0, 0, 2))
-    table.columns[-1].overflow = "fold"  # names are not to be cut
     for e in (e for e in advice.evidence if e.method == name):
         against = e.baseline if e.equal else f"{e.baseline} (which lacks its adapters or start)"
         table.add_row(e.comparison, str(e.seeds), f"{e.gap:+.2f} {e.unit}", _interval(e), _time(e), against)
@@ -128,7 +121,6 @@ def _others(advice: "Advice", names: list[str]) -> Table:
     from oelm.analysis.compare.statistics import MET, UNDECIDED
 
     table = Table("method", "verdict", "worse by (95 %)", "seeds", "FLOPs", box=None, padding=(0, 0, 0, 2))
-    table.columns[0].overflow = "fold"
     for name in names:
         worst, verdict = advice.worst(name), advice.verdicts[name]
         single = any(e.worse_low is None for e in advice.evidence if e.method == name)

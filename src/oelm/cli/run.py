@@ -1,15 +1,19 @@
-"""`oelm run ID|SUITE|FILE…`: experiments of the catalog or of your own files, as a queue of runs."""
+"""`oelm experiments` and `oelm run`: what the catalog has, and its experiments or your own as a queue of runs."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
-from oelm.cli.console import command_console
+from oelm.cli.console import AsJson, command_console, echo_json
 from oelm.cli.progress import SuiteBoard
+from oelm.cli.train import Settings
 from oelm.errors import OelmError
+from oelm.lab import run_folder
+from oelm.runs import RunFolder, facts_of
+from oelm.training.config import RunConfig
 from oelm.training.tracking import require_installed
 from oelm.validation import SECONDS, amount, plain_number
 
@@ -18,47 +22,91 @@ if TYPE_CHECKING:
     from oelm.experiments.entries import Experiment
     from oelm.experiments.plan import PlannedRun
     from oelm.experiments.runner import Job
-    from oelm.training.config import RunConfig
+
+
+def experiments(
+    root: Annotated[Path, Option("--runs", help="Where runs lie, in a folder per scale.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List the published experiments and our comparisons, with the published result and the state of our own runs."""
+    from oelm.experiments.entries import SCALES, catalog, chosen, suites
+    from oelm.experiments.suite import runs_of
+
+    rows = {e.name: _row(e) for e in chosen(["all", *catalog()])}  # the published ones first
+    for scale in SCALES:
+        for run in runs_of(catalog(), root / scale, scale) if (root / scale).is_dir() else []:
+            facts = facts_of(RunFolder(run.folder))
+            kept = {key: facts.get(key) for key in ("run", "state", "step", "max_steps", "perplexity", "accuracy")}
+            rows[run.experiment]["runs"].setdefault(scale, []).append({"arm": run.arm, "seed": run.seed, **kept})
+    if as_json:
+        return echo_json({"experiments": list(rows.values()), "suites": suites()})
+    console = command_console()
+    table = Table("id", "what", "published", "full", "mini", box=None, pad_edge=False)
+    for row in rows.values():
+        table.add_row(row["id"], row["summary"], _published(row["published"]), *(_state(row, s) for s in SCALES[:2]))
+    console.print(table)
+    for name, members in suites().items():
+        console.print(f"[bold]{name}[/]: {', '.join(members)}")
+
+
+def _row(experiment: "Experiment") -> dict[str, Any]:
+    return {
+        "id": experiment.name,
+        "summary": experiment.summary,
+        "kind": "classification" if experiment.task else "language-model",
+        "dataset": experiment.dataset,
+        "arms": experiment.arms,
+        "variants": [variant.name for variant in experiment.variants],
+        "published": experiment.published and experiment.published.model_dump(exclude_defaults=True),
+        "runs": {},
+    }
+
+
+def _published(figures: dict[str, Any] | None) -> str:
+    if not figures:
+        return ""
+    return f"{figures['accuracy']:.2%}" if "accuracy" in figures else f"PPL {figures['perplexity']:.2f}"
+
+
+def _state(row: dict[str, Any], scale: str) -> str:
+    """How many runs are finished, and the mean result where they are all of one arm."""
+    runs = row["runs"].get(scale, [])
+    finished = [run for run in runs if run["state"] == "finished"]
+    if not runs:
+        return ""
+    said = f"{len(finished)}/{len(runs)}"
+    if finished and len(row["arms"]) == 1 and not row["variants"]:
+        key = "perplexity" if finished[0]["perplexity"] is not None else "accuracy"
+        mean = sum(run[key] for run in finished) / len(finished)
+        said += f": {mean:.2%}" if key == "accuracy" else f": {mean:.2f}"
+    running = sum(run["state"] == "running" for run in runs)
+    return said + (f", {running} running" if running else "")
 
 
 def run(
-    names: Annotated[
-        list[str], typer.Argument(help="Names from 'oelm experiments', or files: mine.yaml.", metavar="ID|SUITE|FILE…")
-    ],
-    scale: Annotated[str, typer.Option(help="full (as published), mini (real text, a CPU) or smoke.")] = "full",
-    seeds: Annotated[str | None, typer.Option(help="Seeds, e.g. 0,1,2. (default: the catalog's)")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.max_steps=500. Repeatable."),
-    ] = None,
-    gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 2,3; one run on each. (default: all)")] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Runs at a time on the CPU. (default: one per core)")] = None,
-    nproc: Annotated[int, typer.Option(min=1, help="Processes (GPUs) per run.")] = 1,
-    engine: Annotated[str, typer.Option(help="local, ray or slurm.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join. (default: start one here)")] = None,
+    names: Annotated[list[str], Argument(help="Of 'oelm experiments', or files: mine.yaml.", metavar="ID|SUITE|FILE…")],
+    scale: Annotated[str, Option(help="full (as published), mini (real text, a CPU) or smoke.")] = "full",
+    seeds: Annotated[str | None, Option(help="Seeds, e.g. 0,1,2. (default: the catalog's)")] = None,
+    settings: Settings = None,
+    gpus: Annotated[str | None, Option(help="GPUs to use, e.g. 2,3; one run on each. (default: all)")] = None,
+    slots: Annotated[int | None, Option(min=1, help="Runs at a time on the CPU. (default: one per core)")] = None,
+    nproc: Annotated[int, Option(min=1, help="Processes (GPUs) per run.")] = 1,
+    engine: Annotated[str, Option(help="local, ray or slurm.")] = "local",
+    address: Annotated[str | None, Option(help="Ray cluster to join. (default: start one here)")] = None,
     slurm: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For SLURM, e.g. slurm_partition=gpu. Repeatable.")
+        list[str] | None, Option(metavar="KEY=VALUE", help="For SLURM, e.g. slurm_partition=gpu. Repeatable.")
     ] = None,
     data_root: Annotated[
-        Path | None,
-        typer.Option(help="Folder with local corpora (tinystories/, wikitext-2/ …). (default: the hub)"),
+        Path | None, Option(help="Folder with local corpora (tinystories/, wikitext-2/ …). (default: the hub)")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Where the run folders go. (default: runs/SCALE; of own files: runs)")
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(help="Say what fits into this time, e.g. 2h or 90m, by trying a few steps, and run only that."),
-    ] = None,
-    time_steps: Annotated[
-        bool, typer.Option("--time", help="Afterwards time the arms' steps side by side, here, on an idle machine.")
-    ] = False,
+    out: Annotated[Path | None, Option(help="Where run folders go. (default: runs/SCALE; of own files: runs)")] = None,
+    budget: Annotated[str | None, Option(help="Run only what a trial shows to fit into this time: 2h, 90m.")] = None,
+    time_steps: Annotated[bool, Option("--time", help="Afterwards time the arms' steps side by side, here.")] = False,
     track: Annotated[
-        list[str] | None,
-        typer.Option("--track", "--report-to", help="tensorboard, wandb, mlflow or trackio. Repeatable."),
+        list[str] | None, Option("--track", "--report-to", help="tensorboard, wandb, mlflow or trackio. Repeatable.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run and what it needs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the runs and their outcome as JSON.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be run and what it needs.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the runs and their outcome as JSON.")] = False,
 ) -> None:
     """Run experiments of the catalog, or of a file of your own.
 
@@ -98,8 +146,7 @@ def run(
         say=lambda message: typer.echo(message, err=True),
     )
     if dry_run:
-        _preview(planned, experiments, as_json)
-        return
+        return _preview(planned, experiments, as_json)
     work_off(planned, queue, root, time_steps=time_steps, budget=seconds, as_json=as_json)
 
 
@@ -113,9 +160,9 @@ def work_off(
     as_json: bool = False,
 ) -> None:
     """Run a plan, or what of it fits into the budget (in seconds); time its arms; say what came of it."""
-    from oelm.experiments.budget import within
-    from oelm.experiments.engines.local import Local
+    from oelm.experiments.engines import Local
     from oelm.experiments.plan import unique
+    from oelm.experiments.preview import within
     from oelm.experiments.suite import time_planned
 
     runs = unique(planned)
@@ -130,17 +177,11 @@ def work_off(
 
 
 def train_several(
-    config: "RunConfig",
-    methods: str | None,
-    seeds: str | None,
-    root: Path | None,
-    time_steps: bool,
-    as_json: bool,
+    config: RunConfig, methods: str | None, seeds: str | None, root: Path | None, time_steps: bool, as_json: bool
 ) -> None:
     """`oelm train --methods a,b --seeds 0,1`: an experiment without a file, here."""
     from oelm.experiments.engines import find_engine
     from oelm.experiments.plan import several
-    from oelm.lab import run_folder
 
     names = [name.strip() for name in methods.split(",")] if methods else [config.method_name]
     queue = find_engine("local", nproc=config.runtime.nproc)
@@ -167,10 +208,8 @@ def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_js
     by_name = {experiment.name: experiment for experiment in experiments}
     facts = [preview(run, by_name[run.experiment]) for run in unique(planned)]
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
-        return
+        return echo_json(facts)
     table = Table("arm", "runs", "weights", "frozen", "steps", "tokens", "PFLOP", "memory", box=None, pad_edge=False)
-    table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
     arms: dict[tuple[str, ...], list[bool]] = {}
@@ -207,7 +246,7 @@ def _needs(row: dict[str, Any]) -> list[str]:
 def _conclude(jobs: "list[Job]", root: Path, as_json: bool) -> None:
     failed, stopped = [job for job in jobs if job.failed], [job for job in jobs if job.stopped]
     if as_json:
-        typer.echo(json.dumps([_record(job) for job in jobs], indent=2))
+        echo_json([_record(job) for job in jobs])
     else:
         for job in failed:
             words = job.last_words.replace("\n", "\n  ")

@@ -1,34 +1,36 @@
 """`oelm status`, `watch`, `logs` and `stop`: what runs are doing, seen through their folders. No torch."""
 
-import json
+import contextlib
 import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+from typer import Argument, Option
 
-from oelm.cli.board import runs_table, sparkline
-from oelm.cli.console import command_console
+from oelm.cli.console import AsJson, command_console, echo_json
+from oelm.cli.progress import below_common, duration
 from oelm.errors import OelmError, printable
 from oelm.files import has_open
 from oelm.runs import RunFolder, facts_of, find_runs
 
-Folders = Annotated[list[Path] | None, typer.Argument(help="Run folders or folders above them. (default: runs)")]
+Folders = Annotated[list[Path] | None, Argument(help="Run folders or folders above them. (default: runs)")]
+_BARS = "▁▂▃▄▅▆▇█"
+_COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "dead": "red", "interrupted": "yellow"}
 
 
-def status(
-    paths: Folders = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-) -> None:
+def status(paths: Folders = None, as_json: AsJson = False) -> None:
     """One line per run: state, step, loss, score, speed, time left. A dead process is shown as dead."""
     rows = [facts_of(folder) for folder in _runs(paths)]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-        return
+        return echo_json(rows)
     console = command_console()
     console.print(runs_table(rows))
     for row in rows:
@@ -39,29 +41,26 @@ def status(
 
 def watch(
     paths: Folders = None,
-    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
+    every: Annotated[float, Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, Option("--once", help="Look once and leave.")] = False,
 ) -> None:
     """A live table of the runs with their validation curves. Ctrl-C leaves; the runs go on."""
     from rich.live import Live
 
     console = command_console()
     if once or not console.is_terminal:
-        console.print(*_picture(paths).renderables)
-        return
-    with Live(_picture(paths), console=console, auto_refresh=False, screen=True) as live:
-        try:
-            while True:
-                time.sleep(every)
-                live.update(_picture(paths), refresh=True)
-        except KeyboardInterrupt:
-            return
+        return console.print(*_picture(paths).renderables)
+    live = Live(_picture(paths), console=console, auto_refresh=False, screen=True)
+    with contextlib.suppress(KeyboardInterrupt), live:
+        while True:
+            time.sleep(every)
+            live.update(_picture(paths), refresh=True)
 
 
 def logs(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the run does; Ctrl-C leaves.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="How many lines of the end.")] = 20,
+    run: Annotated[Path, Argument(help="A run folder.")],
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on as the run does; Ctrl-C leaves.")] = False,
+    lines: Annotated[int, Option("--lines", "-n", min=1, help="How many lines of the end.")] = 20,
 ) -> None:
     """Print the end of a run's log."""
     folder = RunFolder.open(run)
@@ -75,10 +74,10 @@ def logs(
 
 
 def stop(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders.", metavar="RUN…")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All runs below --in, and the suites behind them.")] = False,
-    within: Annotated[Path, typer.Option("--in", help="Where --all looks for runs.")] = Path("runs"),
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait until they have left.")] = 120.0,
+    runs: Annotated[list[Path] | None, Argument(help="Run folders.", metavar="RUN…")] = None,
+    everything: Annotated[bool, Option("--all", help="All runs below --in, and the suites behind them.")] = False,
+    within: Annotated[Path, Option("--in", help="Where --all looks for runs.")] = Path("runs"),
+    wait: Annotated[float, Option(min=0, help="Seconds to wait until they have left.")] = 120.0,
 ) -> None:
     """Ask runs to write a checkpoint and leave. 'oelm resume', or the same 'oelm run', goes on later."""
     if bool(runs) == everything:
@@ -125,13 +124,11 @@ def _summary(rows: list[dict[str, Any]]) -> str:
 
 
 def _picture(paths: list[Path] | None) -> Any:
-    folders = _runs(paths)
-    rows = [facts_of(folder) for folder in folders]
-    curves = [
-        "" if row["state"] == "unreadable" else sparkline(_losses(f)) for f, row in zip(folders, rows, strict=True)
-    ]
-    order = sorted(range(len(rows)), key=lambda i: rows[i]["state"] != "running")  # those at work on top
-    return Group(runs_table([rows[i] for i in order], [curves[i] for i in order]), _summary(rows))
+    shown = [(facts_of(folder), sparkline(_losses(folder))) for folder in _runs(paths)]
+    at_work_first = sorted(shown, key=lambda one: one[0]["state"] != "running")
+    rows = [row for row, _ in at_work_first]
+    curves = [curve for _, curve in at_work_first]
+    return Group(runs_table(rows, curves), _summary([row for row, _ in shown]))
 
 
 def _losses(folder: RunFolder) -> list[float]:
@@ -197,3 +194,43 @@ def _terminate(pid: int, what: str, lock: Path) -> bool:
         typer.echo(f"{what}: process {pid} belongs to another user", err=True)
         return False
     return True
+
+
+def sparkline(values: Sequence[float], width: int = 16) -> str:
+    """A curve in one line of text.
+
+    >>> sparkline([4, 3, 2, 1])
+    '█▆▃▁'
+    """
+    if not values:
+        return ""
+    last = len(values) - 1
+    chosen = [values[round(i * last / (width - 1))] for i in range(width)] if len(values) > width else list(values)
+    low, high = min(chosen), max(chosen)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in chosen)
+
+
+def runs_table(rows: Sequence[dict[str, Any]], curves: Sequence[str] | None = None) -> Table:
+    heads = ["run", "state", "step", "loss", "score", "tok/s", "ETA", "device", "heartbeat"]
+    table = Table(*heads, *(["curve"] if curves else []), box=None, pad_edge=False)
+    table.columns[0].overflow = "fold"
+    for column in table.columns[2:7]:
+        column.justify, column.no_wrap = "right", True
+    names = below_common([row["run"] for row in rows])
+    for name, row, curve in zip(names, rows, curves or [""] * len(rows), strict=True):
+        state = Text(row["state"], style=_COLOURS.get(row["state"], ""))
+        table.add_row(Text(printable(name)), state, *_cells(row), *([curve] if curves else []))
+    return table
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if row["state"] == "unreadable":
+        return [""] * 7
+    steps = f"{row['step']:,}" + (f"/{row['max_steps']:,}" if row["max_steps"] else "")
+    score = f"{row['perplexity']:.3f}" if row["perplexity"] else f"{row['accuracy']:.2%}" if row["accuracy"] else ""
+    speed = f"{row['tokens_per_second']:,.0f}" if row["tokens_per_second"] and row["state"] == "running" else ""
+    silence = time.time() - row["heartbeat"] if row["heartbeat"] else None
+    silent = duration(silence) + " ago" if silence and row["state"] in ("running", "dead") else ""
+    loss = f"{row['loss']:.4f}" if row["loss"] is not None else ""
+    return [steps, loss, score, speed, duration(row["eta_seconds"]), printable(row["device"] or ""), silent]

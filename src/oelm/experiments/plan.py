@@ -7,6 +7,7 @@ is trained twice, whatever it was called when it was first asked for.
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,29 +46,35 @@ def plan(
 ) -> list[PlannedRun]:
     """Seed by seed, so that the first complete comparison comes early."""
     _require_distinct(experiment, settings)
-    return [
-        PlannedRun(
-            arm,
-            seed,
-            _config(experiment, arm, seed, variant, data, threads, settings),
-            root / folder_name("-".join([arm, *([variant.name] if variant.name else []), str(seed)])),
-            experiment.name,
-        )
-        for seed in (seeds or experiment.seeds)
-        for variant in (experiment.variants or [Variant(name="")])
-        for arm in experiment.arms
-        if variant.arms is None or arm in variant.arms
-    ]
+    variants = experiment.variants or [Variant(name="")]
+    planned = []
+    for seed, variant, arm in product(seeds or experiment.seeds, variants, experiment.arms):
+        if variant.arms is not None and arm not in variant.arms:
+            continue
+        values: dict[str, Any] = {
+            "method": arm,
+            "seed": seed,
+            "model": _model(merged(experiment.model, variant.model)),
+            "data": {"path": str(data.path), "fingerprint": data.fingerprint},
+            "training": merged(experiment.training, variant.training),
+            "runtime": {"threads": threads},
+        }
+        try:
+            config = RunConfig.parse(with_settings(values, list(settings)))
+        except OelmError as error:
+            raise OelmError(f"{experiment.where}: {error}") from None
+        folder = root / folder_name("-".join(filter(None, [arm, variant.name, str(seed)])))
+        planned.append(PlannedRun(arm, seed, config, folder, experiment.name))
+    return planned
 
 
 def several(config: RunConfig, methods: Sequence[str], seeds: Sequence[int], root: Path) -> list[PlannedRun]:
     """One config with each of these methods and seeds: an experiment without a file."""
     planned = []
-    for seed in seeds:
-        for name in methods:
-            one = RunConfig.parse({**config.to_dict(), "method": name, "seed": seed})
-            folder = root / folder_name(f"{one.method_name}-{seed}")
-            planned.append(PlannedRun(one.method_name, seed, one, folder, root.name))
+    for seed, name in product(seeds, methods):
+        one = RunConfig.parse({**config.to_dict(), "method": name, "seed": seed})
+        folder = root / folder_name(f"{one.method_name}-{seed}")
+        planned.append(PlannedRun(one.method_name, seed, one, folder, root.name))
     return planned
 
 
@@ -117,26 +124,3 @@ def _model(section: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(overrides, dict):
         return section  # refused with the rest of the config
     return {**section, "overrides": {key: value for key, value in overrides.items() if value is not None}}
-
-
-def _config(
-    experiment: Experiment,
-    arm: str,
-    seed: int,
-    variant: Variant,
-    data: TokenData | PreparedData,
-    threads: int | None,
-    settings: Sequence[str],
-) -> RunConfig:
-    values: dict[str, Any] = {
-        "method": arm,
-        "seed": seed,
-        "model": _model(merged(experiment.model, variant.model)),
-        "data": {"path": str(data.path), "fingerprint": data.fingerprint},
-        "training": merged(experiment.training, variant.training),
-        "runtime": {"threads": threads},
-    }
-    try:
-        return RunConfig.parse(with_settings(values, list(settings)))
-    except OelmError as error:
-        raise OelmError(f"{experiment.where}: {error}") from None

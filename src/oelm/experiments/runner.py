@@ -1,6 +1,6 @@
 """Run a plan: claim its folders, have somebody work on them, each run seen through its folder only.
 
-`LocalWorkers` are processes of this machine, one per run, a few at a time; `engines` has clusters.
+`LocalWorkers` are processes of this machine, one per run, a few at a time; `engines.py` has clusters.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from oelm.errors import OelmError, Unavailable, printable
 from oelm.experiments.plan import PlannedRun
 from oelm.runs import FAILED, FINISHED, UNREADABLE, RunFolder, fate
+from oelm.training.environment import usable_cores
 from oelm.training.interruption import STOP_SIGNALS, handled, heard, leave_terminal
 from oelm.training.leash import leashed
 
@@ -232,8 +233,6 @@ def start(
 
 def local_slots(gpus: Sequence[int] | None, slots: int | None, nproc: int = 1) -> list[Slot]:
     """The places on this machine: `nproc` of the given (or all) GPUs each; without GPUs, shares of the CPU."""
-    from oelm.training.environment import usable_cores
-
     if gpus is not None and slots is not None:
         raise OelmError("--gpus and --slots exclude each other; every GPU is a slot")
     if slots is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from oelm.data.labelled import MANIFEST
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
-from oelm.experiments import classification, sources
+from oelm.experiments import sources
 from oelm.experiments.entries import Experiment, chosen
 from oelm.experiments.plan import PlannedRun, PreparedData, plan, share
 from oelm.files import write_json
@@ -41,7 +41,7 @@ def plan_experiments(
     """The runs of all experiments below `out`, those that compute the same in one folder; data prepared if asked."""
     planned: list[PlannedRun] = []
     for experiment in experiments:
-        root = out / experiment.name
+        root, local = out / experiment.name, sources.data_root(experiment.scale, data_root)
         text = experiment.model_dump_json()
         if "{runs}" in text:  # models and tokenizers that another experiment makes
             experiment = Experiment.model_validate_json(text.replace("{runs}", json.dumps(str(out))[1:-1]))
@@ -49,11 +49,11 @@ def plan_experiments(
         if experiment.data and experiment.data.path:
             data = sources.prepared(experiment, say)
         elif not prepare_data:
-            data = classification.expected(experiment) if experiment.task else sources.expected(experiment)
+            data = sources.expected(experiment)
         elif experiment.task:
-            data = classification.prepare_rows(experiment, settings, data_root)
+            data = sources.prepare_rows(experiment, settings, local)
         else:
-            data = sources.prepare_at_scale(experiment, sources.data_root(experiment.scale, data_root), say)
+            data = sources.prepare_at_scale(experiment, local, say)
         planned += plan(experiment, data, root, threads=threads, seeds=seeds, settings=settings)
         if prepare_data:
             write_questions(experiment, root)
@@ -128,21 +128,11 @@ def _timed_arms(folder: Path, config: RunConfig) -> list[str]:
     try:
         times = json.loads((folder / STEP_TIME_FILE).read_text())
         protocol = {"precision": "fp32", "accumulation": 1, "compiled": False} | times.get("protocol", {})
-        if any(protocol[key] != value for key, value in _how(config).items()):
-            return []
-        return [times["reference"], *times["arms"]]
+        measured = tuple(protocol[key] for key in ("precision", "accumulation", "compiled"))
+        trained = (config.training.precision, config.training.accumulation, config.runtime.compile)
+        return [times["reference"], *times["arms"]] if measured == trained else []
     except (OSError, ValueError, KeyError, TypeError):
         return []
-
-
-def _how(config: RunConfig) -> dict[str, Any]:
-    """What of a step's protocol follows from a run."""
-    training = config.training
-    return {
-        "precision": training.precision,
-        "accumulation": training.accumulation,
-        "compiled": config.runtime.compile,
-    }
 
 
 def write_questions(experiment: Experiment, root: Path) -> None:

@@ -12,8 +12,8 @@ from factory import make_run, write_step_times
 from oelm.analysis.claims import findings
 from oelm.analysis.claims.checks import judge
 from oelm.analysis.compare.results import load_runs
-from oelm.cli.claims import evidence
 from oelm.cli.main import app
+from oelm.cli.report import evidence
 from oelm.errors import OelmError
 from oelm.experiments.entries import read
 from oelm.files import write_json
