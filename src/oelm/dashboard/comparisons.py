@@ -18,11 +18,10 @@ from oelm.analysis.compare.arms import Comparison, Run
 from oelm.analysis.compare.record import ArmRecord, Opponent, gap_of
 from oelm.analysis.compare.results import BESIDE, Loaded, Skipped, gather, read_run
 from oelm.analysis.compare.statistics import METRICS, paired_t
-from oelm.analysis.report.notes import notes
 from oelm.analysis.report.rendering import Table
 from oelm.analysis.report.tables import summary_table
 from oelm.analysis.report.texts import texts
-from oelm.analysis.report.words import data_line, verdict_lines
+from oelm.analysis.report.words import data_line, notes, verdict_lines
 from oelm.dashboard.board import Board, Row, times
 from oelm.dashboard.plain import MEGABYTE, require_plain_file
 from oelm.dashboard.run_page import line

@@ -11,8 +11,7 @@ from oelm.analysis.compare import statistics
 from oelm.analysis.compare.arms import Arm, Comparison, Note
 from oelm.analysis.compare.comparison import LENGTH_KEYS, differences
 from oelm.analysis.compare.statistics import MET, MISSED, NOT_COMPARABLE, UNDECIDED, Gap, Metric, paired_gap, spread
-from oelm.analysis.compare.times import StepTime, step_time
-from oelm.analysis.compare.yardstick import EqualCompute, Law, equal_compute, laws
+from oelm.analysis.compare.times import EqualCompute, Law, StepTime, equal_compute, laws, step_time
 from oelm.runs import checkpoint_bytes
 
 VERIFIED, NO_WEIGHTS, NOTHING_FROZEN, NOT_VERIFIED = "verified", "no weights", "nothing frozen", "not verified"
