@@ -55,7 +55,7 @@ def generate(
 
     how: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if quality:
-        from oelm.evaluation.quality import quality as measure
+        from oelm.evaluation.generation import quality as measure
 
         how |= {"prompt": prompt, "samples": batch or 100, "reference": load(reference) if reference else None}
         show(survey(models, checkpoint, lambda subject: [measure(subject, **how)]), as_json)

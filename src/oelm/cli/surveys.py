@@ -24,7 +24,7 @@ def survey(
 
     Each record has a `name`, `headlines` and perhaps figures to stand `beside` them.
     """
-    from oelm.analysis.compare.across import Measured, across
+    from oelm.analysis.report.evaluations import Measured, across
     from oelm.evaluation.subjects import load
 
     records, measured = [], []
@@ -46,7 +46,7 @@ def survey(
 
 
 def show(found: dict[str, list[dict[str, Any]]], as_json: bool, leave_out: str = "-") -> None:
-    from oelm.analysis.compare.across import arms_table
+    from oelm.analysis.report.evaluations import arms_table
     from oelm.cli.console import command_console
 
     if as_json:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from oelm.analysis.compare.arms import flatten
-from oelm.dashboard.plain import MEGABYTE, for_json, number, require_plain_file, short
+from oelm.analysis.compare.record import for_json
+from oelm.dashboard.plain import MEGABYTE, number, require_plain_file, short
 from oelm.dashboard.series import Series, smooth, thin
 from oelm.errors import OelmError
 from oelm.records import parsed

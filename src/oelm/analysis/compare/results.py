@@ -4,7 +4,6 @@ What cannot be read is skipped and named; what is not finished is listed and nev
 """
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -148,7 +147,7 @@ def _read(folder: RunFolder) -> Run:
     run.method  # noqa: B018 - one that this version does not know, or knows as something else, is refused here
     if result is not None:
         value = run.final[run.metric.key]
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value):
             raise OelmError(f"{folder.result_file}: {run.metric.name} is {value!r}")
     return run
 

@@ -68,7 +68,7 @@ def steps_table(comparison: Comparison, lang: str = "en") -> Table:
     ]
     t, cell = texts(lang), partial(score_cell, metric=comparison.metric)
     columns = [Column(f"step_{s}", cell(f"step_{s}"), heading=t("at_step", step=f"{s:,}")) for s in shown]
-    return Table("steps", [_NAME, *columns], records if shown else [], t, _place)
+    return Table("steps", [_METHOD, *columns], records if shown else [], t, _place)
 
 
 def sweep_table(comparison: Comparison, lang: str = "en") -> Table:
@@ -84,7 +84,7 @@ def sweep_table(comparison: Comparison, lang: str = "en") -> Table:
     cell = partial(score_cell, metric=comparison.metric)
     columns = [Column(f"rate_{rate:g}", cell(f"rate_{rate:g}"), heading=f"{rate:g}") for rate in rates]
     chosen = [Column(key, number_cell(key, "g")) for key in ("best_rate", "rate_shown")]
-    return Table("sweep", [_NAME, *columns, *chosen], records, texts(lang), _place)
+    return Table("sweep", [_METHOD, *columns, *chosen], records, texts(lang), _place)
 
 
 def _all(loaded: Loaded) -> list[ArmRecord]:
@@ -121,8 +121,7 @@ def _run_facts(loaded: Loaded) -> list[dict[str, object]]:
 
 # Columns
 
-_METHOD = Column("method", lambda record, t: record.label, right=False)
-_NAME = Column("method", text_cell("label"), right=False)
+_METHOD = Column("method", text_cell("label"), right=False)
 _GAP_COLUMNS = [
     _METHOD,
     Column("plain", cells.plain_gap),
