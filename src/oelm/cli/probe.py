@@ -30,7 +30,7 @@ def probe(
     are also asked for the names, objects and places of unread stories. A run keeps its results in
     evaluation/probe.json. Several models: one table, means over seeds with their 95 % intervals.
     """
-    from oelm.analysis.figures.heads import heads_figure
+    from oelm.analysis.figures.commands import heads_figure
     from oelm.errors import OelmError
     from oelm.evaluation import probes
     from oelm.files import write_atomically

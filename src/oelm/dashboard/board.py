@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oelm.analysis.compare.results import in_words
 from oelm.dashboard.plain import number, require_plain, short
 from oelm.errors import OelmError
 from oelm.runs import FINISHED, RUNNING, UNREADABLE, RunFolder, facts_of
@@ -148,8 +149,7 @@ class Board:
             return {**names, **known.config_facts, **_status_facts(facts)}
         except Exception as error:  # whatever is wrong with a folder is its row's business, never the page's
             known.config_seen = None
-            said = str(error) if isinstance(error, OelmError | OSError) else f"{type(error).__name__}: {error}"
-            return {**names, "state": UNREADABLE, "error": short(" ".join(said.split()), 400)}
+            return {**names, "state": UNREADABLE, "error": short(in_words(error), 400)}
 
 
 def _config_facts(config: dict[str, Any]) -> Row:

@@ -208,6 +208,10 @@ def read_rates(arms: Mapping[str, Mapping[str, float | None]]) -> dict[str, Rate
 
 
 def _unreadable(path: Path, error: Exception) -> Skipped:
+    return Skipped(path, Note("skip_unreadable", {"error": in_words(error)}))
+
+
+def in_words(error: Exception) -> str:
+    """In one line; an error that was not meant for users has its kind before it."""
     text = " ".join(str(error).split())
-    said = text if isinstance(error, OelmError | OSError) else f"{type(error).__name__}: {text}"
-    return Skipped(path, Note("skip_unreadable", {"error": said}))
+    return text if isinstance(error, OelmError | OSError) else f"{type(error).__name__}: {text}"

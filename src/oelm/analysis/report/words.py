@@ -141,36 +141,29 @@ def _answers(comparisons: Sequence[Comparison], questions: Sequence[Mapping[str,
     """A sentence for every question whose arms were run; others are left out."""
     told = []
     for question in questions:
-        kind, names = str(question.get("asks")), (question.get("arm"), question.get("against"))
-        found = _gap(comparisons, *names) if kind in LIMITS else None
+        kind, arm, against, third = (question.get(key) for key in ("asks", "arm", "against", "rest"))
+        found = _gap(comparisons, arm, against, t) if kind in LIMITS else None
         if found is None:
             continue
-        parts, rest = [_answer(kind, found, names, t)], _gap(comparisons, names[0], question.get("rest"))
-        if rest is not None:
-            parts.append(t("answer_rest", against=question["rest"], gap=_shown(*rest, t)))
+        gap, shown = found
+        verdict = statistics.goal_verdict(gap.worse, LIMITS[kind])
+        values = {"arm": arm, "against": against, "gap": shown, "seeds": len(gap.by_seed)}
+        parts = [t(f"answer_{kind}_{verdict}", **values, advantage=f"{ADVANTAGE_PERCENT:g}")]
+        if verdict == UNDECIDED and (missing := statistics.more_seeds(gap.logs, LIMITS[kind])):
+            parts.append(t("answer_more_seeds", count=missing))
+        if rest := _gap(comparisons, arm, third, t):
+            parts.append(t("answer_rest", against=third, gap=rest[1]))
         told.append(t.join(parts))
     return told
 
 
-def _gap(comparisons: Sequence[Comparison], arm: Any, against: Any) -> tuple[Gap, Comparison] | None:
+def _gap(comparisons: Sequence[Comparison], arm: Any, against: Any, t: Texts) -> tuple[Gap, str] | None:
+    """In the first comparison that has both arms; and as it is written."""
     for comparison in comparisons:
         scores = {record.label: record.scores for record in comparison.records}
-        gap = statistics.paired_gap(comparison.metric, scores.get(arm, {}), scores.get(against, {}))
-        if gap:
-            return gap, comparison
+        if gap := statistics.paired_gap(comparison.metric, scores.get(arm, {}), scores.get(against, {})):
+            return gap, gap_text(gap, comparison.metric, t).replace(FOLD, " ")
     return None
-
-
-def _answer(kind: str, found: tuple[Gap, Comparison], names: tuple[Any, Any], t: Texts) -> str:
-    gap, verdict = found[0], statistics.goal_verdict(found[0].worse, LIMITS[kind])
-    values = {"arm": names[0], "against": names[1], "gap": _shown(*found, t), "seeds": len(gap.by_seed)}
-    sentence = t(f"answer_{kind}_{verdict}", **values, advantage=f"{ADVANTAGE_PERCENT:g}")
-    missing = statistics.more_seeds(gap.logs, LIMITS[kind]) if verdict == UNDECIDED else None
-    return t.join([sentence, t("answer_more_seeds", count=missing)]) if missing else sentence
-
-
-def _shown(gap: Gap, comparison: Comparison, t: Texts) -> str:
-    return gap_text(gap, comparison.metric, t).replace(FOLD, " ")
 
 
 # Notes
