@@ -141,7 +141,8 @@ def _answers(comparisons: Sequence[Comparison], questions: Sequence[Mapping[str,
     """A sentence for every question whose arms were run; others are left out."""
     told = []
     for question in questions:
-        kind, arm, against, third = (question.get(key) for key in ("asks", "arm", "against", "rest"))
+        kind = str(question.get("asks"))
+        arm, against, third = (question.get(key) for key in ("arm", "against", "rest"))
         found = _gap(comparisons, arm, against, t) if kind in LIMITS else None
         if found is None:
             continue
