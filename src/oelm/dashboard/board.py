@@ -1,7 +1,7 @@
 """All runs below some folders as rows, kept up to date: one scan serves every open page.
 
 A scan happens when somebody asks and the last one is older than `FRESH_SECONDS` (of very many runs, `MOST_SECONDS`);
-nobody watching costs nothing. A scan lists folders, looks at their times and reads again only what has changed.
+nobody watching costs nothing. A scan looks at the times of folders and reads again only what has changed.
 """
 
 import hashlib
@@ -50,6 +50,7 @@ class Board:
         self._version = 0
         self._known: dict[str, _Known] = {}
         self._gone: dict[str, int] = {}
+        self._listings: dict[str, tuple[int, bool, list[str]]] = {}
         self._gaps: Mapping[Path, Row] = {}
         self._next = 0.0
         self._lock = threading.Lock()
@@ -103,7 +104,7 @@ class Board:
     def _scan(self) -> None:
         found: dict[str, _Known] = {}
         for root in self.roots:
-            for path, changed in _walk(str(root)):
+            for path, changed in self._walk(str(root)):
                 run = run_id(path)
                 known = found[run] = self._known.get(run) or _Known(RunFolder(path))
                 self._look(run, known, root, changed)
@@ -114,6 +115,28 @@ class Board:
         for run in found:
             self._gone.pop(run, None)
         self._known = found
+
+    def _walk(self, root: str) -> Iterator[tuple[str, int]]:
+        """Folders with traces of a run and when they changed. Links are not followed, hidden folders not entered."""
+        waiting, visited = [root], {}
+        while waiting:
+            path = waiting.pop()
+            try:
+                status = os.lstat(path)
+                if not stat.S_ISDIR(status.st_mode):
+                    continue
+                listing = self._listings.get(path)
+                if listing is None or listing[0] != status.st_mtime_ns:
+                    listing = (status.st_mtime_ns, *_list(path))
+            except OSError:  # gone meanwhile, or not for us
+                continue
+            if time.time_ns() - status.st_mtime_ns > SETTLED_SECONDS * 1e9:
+                visited[path] = listing
+            if listing[1]:
+                yield path, status.st_mtime_ns
+            waiting += reversed(listing[2])
+        kept = {path: known for path, known in self._listings.items() if not (path + os.sep).startswith(root + os.sep)}
+        self._listings = {**kept, **visited}
 
     def _look(self, run: str, known: _Known, root: Path, changed: int) -> None:
         seen = (changed, *times(known.folder.status_file))
@@ -180,23 +203,6 @@ def _status_facts(facts: dict[str, Any]) -> Row:
         "heartbeat": number(facts["heartbeat"]),
         "error": short(facts["error"], 400),
     }
-
-
-def _walk(root: str) -> Iterator[tuple[str, int]]:
-    """Folders with traces of a run and when they changed. Links are not followed, hidden folders not entered."""
-    waiting = [root]
-    while waiting:
-        path = waiting.pop()
-        try:
-            status = os.lstat(path)
-            if not stat.S_ISDIR(status.st_mode):
-                continue
-            is_run, inner = _list(path)
-        except OSError:  # gone meanwhile, or not for us
-            continue
-        if is_run:
-            yield path, status.st_mtime_ns
-        waiting += reversed(inner)
 
 
 def _list(path: str) -> tuple[bool, list[str]]:
