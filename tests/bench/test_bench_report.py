@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oelm.analysis.figures.bench import draw
+from oelm.analysis.figures.commands import draw
 from oelm.bench.report import footnotes, markdown, shares, times, write_bench
 
 

@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 import factory
 from dashboard.conftest import client
 from oelm.analysis.compare.results import load_runs
-from oelm.analysis.report.notes import notes
 from oelm.analysis.report.tables import summary_table
 from oelm.analysis.report.texts import texts
-from oelm.analysis.report.words import verdict_lines
+from oelm.analysis.report.words import notes, verdict_lines
 from oelm.cli.main import app
 
 STATIC = Path(__file__).parents[2] / "src" / "oelm" / "dashboard" / "static"

@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 
 import oelm
 from oelm.cli.main import app
-from oelm.evaluation.generation import generate, write
+from oelm.evaluation.generation import figures, generate, write
 from oelm.evaluation.perplexity import nats
-from oelm.evaluation.quality import figures
 from oelm.evaluation.subjects import load
 from oelm.records import read_json
 

@@ -1,4 +1,4 @@
-"""What `oelm bench` measured, as tables. Reads its JSON only; no torch. `analysis/figures/bench.py` draws it."""
+"""What `oelm bench` measured, as tables. Reads its JSON only; no torch. `analysis/figures/commands.py` draws it."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -93,7 +93,7 @@ def bench(
     else:
         _print(result)
     if out:
-        from oelm.analysis.figures.bench import draw
+        from oelm.analysis.figures.commands import draw
 
         written = write_bench(result, out, {} if decode else draw(result))
         typer.echo(f"{out}: {', '.join(path.name for path in written)}", err=as_json)

@@ -79,11 +79,10 @@ def _write_samples(experiment: "Experiment", out: Path) -> None:
 
 def _conclude(out: Path, as_json: bool) -> None:
     from oelm.analysis.compare.results import load_runs
-    from oelm.analysis.report.notes import notes
     from oelm.analysis.report.page import write_report
     from oelm.analysis.report.tables import summary_table
     from oelm.analysis.report.texts import texts
-    from oelm.analysis.report.words import verdict_lines
+    from oelm.analysis.report.words import notes, verdict_lines
 
     loaded = load_runs([out])
     table = summary_table(loaded)

@@ -62,7 +62,7 @@ def generate(
 
     how: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if quality:
-        from oelm.evaluation.quality import quality as measure
+        from oelm.evaluation.generation import quality as measure
 
         how |= {"prompt": prompt, "samples": batch or 100, "reference": load(reference) if reference else None}
         return show(survey(models, checkpoint, lambda subject: [measure(subject, **how)]), as_json)
@@ -146,7 +146,7 @@ def probe(
     are also asked for the names, objects and places of unread stories. A run keeps its results in
     evaluation/probe.json. Several models: one table, means over seeds with their 95 % intervals.
     """
-    from oelm.analysis.figures.heads import heads_figure
+    from oelm.analysis.figures.commands import heads_figure
     from oelm.evaluation import probes
     from oelm.files import write_atomically
 
@@ -254,7 +254,7 @@ def survey(
 
     Each record has a `name`, `headlines` and perhaps figures to stand `beside` them.
     """
-    from oelm.analysis.compare.across import Measured, across
+    from oelm.analysis.report.evaluations import Measured, across
     from oelm.evaluation.subjects import load
 
     records, measured = [], []
@@ -276,7 +276,7 @@ def survey(
 
 
 def show(found: dict[str, list[dict[str, Any]]], as_json: bool, leave_out: str = "-") -> None:
-    from oelm.analysis.compare.across import arms_table
+    from oelm.analysis.report.evaluations import arms_table
 
     if as_json:
         echo_json(found, ensure_ascii=False)

@@ -28,9 +28,9 @@ def compare(
 ) -> None:
     """Compare finished runs: quality, gap to the baseline with its interval, parameters, step time."""
     from oelm.analysis.compare.results import require_finished
-    from oelm.analysis.report.notes import notes
     from oelm.analysis.report.tables import summary_table
     from oelm.analysis.report.texts import texts
+    from oelm.analysis.report.words import notes
 
     loaded = require_finished(runs)
     table, said = summary_table(loaded), [texts("en").note(note) for note in notes(loaded)]

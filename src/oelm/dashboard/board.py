@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oelm.analysis.compare.results import in_words
 from oelm.dashboard.plain import number, require_plain, short
 from oelm.errors import OelmError
 from oelm.runs import FINISHED, RUNNING, UNREADABLE, RunFolder, facts_of
@@ -104,7 +105,7 @@ class Board:
         found: dict[str, _Known] = {}
         for root in self.roots:
             for path, changed in self._walk(str(root)):
-                run = _id(path)
+                run = run_id(path)
                 known = found[run] = self._known.get(run) or _Known(RunFolder(path))
                 self._look(run, known, root, changed)
         for run in self._known.keys() - found.keys():
@@ -171,8 +172,7 @@ class Board:
             return {**names, **known.config_facts, **_status_facts(facts)}
         except Exception as error:  # whatever is wrong with a folder is its row's business, never the page's
             known.config_seen = None
-            said = str(error) if isinstance(error, OelmError | OSError) else f"{type(error).__name__}: {error}"
-            return {**names, "state": UNREADABLE, "error": short(" ".join(said.split()), 400)}
+            return {**names, "state": UNREADABLE, "error": short(in_words(error), 400)}
 
 
 def _config_facts(config: dict[str, Any]) -> Row:
@@ -225,6 +225,6 @@ def times(file: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def _id(path: str) -> str:
+def run_id(path: str) -> str:
     """Says nothing of the path, and is the same tomorrow, so that an address can be kept."""
     return hashlib.blake2b(path.encode(errors="surrogateescape"), digest_size=6).hexdigest()

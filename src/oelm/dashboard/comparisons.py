@@ -7,8 +7,7 @@ import csv
 import hashlib
 import io
 import threading
-from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from oelm.analysis.compare.arms import Comparison, Run
 from oelm.analysis.compare.record import ArmRecord, Opponent, gap_of
 from oelm.analysis.compare.results import BESIDE, Loaded, Skipped, gather, read_run
 from oelm.analysis.compare.statistics import METRICS, paired_t
-from oelm.analysis.report.notes import notes
 from oelm.analysis.report.rendering import Table
 from oelm.analysis.report.tables import summary_table
 from oelm.analysis.report.texts import texts
-from oelm.analysis.report.words import data_line, verdict_lines
-from oelm.dashboard.board import Board, Row, times
+from oelm.analysis.report.words import data_line, notes, verdict_lines
+from oelm.dashboard.board import Board, Row, run_id, times
 from oelm.dashboard.plain import MEGABYTE, require_plain_file
 from oelm.dashboard.run_page import line
 from oelm.dashboard.series import Series, smooth
@@ -36,30 +34,23 @@ _FACTS = ("loss", "bits_per_byte", "training_seconds", "median_step_time", "peak
 _COSTS = ("flops_ratio", "parameters", "trainable", "frozen", "checkpoint_bytes", "optimizer_bytes")
 
 
-@dataclass(frozen=True)
-class _View:
-    """What there is to compare in a scope."""
-
-    loaded: Loaded
-    ids: dict[Path, str]
-
-    @cached_property
-    def parts(self) -> dict[str, Loaded]:
-        """Every comparison alone, by id."""
-        return {_comparison_id(comparison): self.loaded.only(comparison) for comparison in self.loaded.comparisons}
-
-
 class Comparisons:
     def __init__(self, board: Board, series: Series) -> None:
         self.board, self.series = board, series
         self._read: dict[Path, tuple[Any, Run | Skipped]] = {}
-        self._views: dict[str, _View] = {}
-        self._views_of = -1
+        self._loaded: dict[str, Loaded] = {}  # by scope
+        self._loaded_of = -1
         self._lock = threading.RLock()
         self._gaps_of = -1
 
     def loaded(self, scope: str) -> Loaded:
-        return self._view(scope).loaded
+        """What there is to compare in a scope."""
+        with self._lock:
+            if self._loaded_of != self.board.results or len(self._loaded) > MOST_SCOPES:
+                self._loaded, self._loaded_of = {}, self.board.results
+            if scope not in self._loaded:
+                self._loaded[scope] = self._load(scope)
+            return self._loaded[scope]
 
     def update_gaps(self) -> None:
         """Give the board the gap of every run to its baseline; by a thread of its own, since there may be many runs."""
@@ -70,20 +61,21 @@ class Comparisons:
     def overview(self, scope: str, lang: str) -> dict[str, Any]:
         """Every comparison with what a report on it says: its verdict in words, its table and its notes."""
         with self._lock:
-            view, t = self._view(scope), texts(lang)
+            loaded, t = self.loaded(scope), texts(lang)
             found = []
-            for name, part in view.parts.items():
+            for name, comparison in _by_id(loaded).items():
+                part = loaded.only(comparison)
                 said = {
-                    "lines": [*verdict_lines(part, t), data_line(part.comparisons[0], t)],
+                    "lines": [*verdict_lines(part, t), data_line(comparison, t)],
                     "notes": [t.note(note) for note in notes(part)],
                 }
-                found.append({"id": name, **said, **_shown(summary_table(part, lang)), **_describe(part, view)})
+                found.append({"id": name, **said, **_shown(summary_table(part, lang)), **_describe(comparison)})
             return {"comparisons": found}
 
     def csv(self, scope: str, chosen: str) -> str:
         """The records behind the table, as `oelm compare --csv` writes them."""
         with self._lock:
-            return summary_table(self._view(scope).parts[chosen]).csv()
+            return summary_table(self._part(scope, chosen)).csv()
 
     def lines(self, scope: str, chosen: str, metric: str, axis: str, weight: float) -> list[dict[str, Any]]:
         """A line per arm, the mean of its seeds with their range; and one for every run that is not finished."""
@@ -108,17 +100,14 @@ class Comparisons:
         kind, _, key = metric.partition(".")
         if kind not in ("train", "validation") or not key:
             raise OelmError(f"metric {metric[:40]!r} is unknown; known are train.NAME and validation.NAME")
-        with self._lock:
-            view = self._view(scope)
-            part = view.parts[chosen] if chosen else view.loaded
+        part = self._part(scope, chosen) if chosen else self.loaded(scope)
         arms = [(arm.label, arm.runs, False) for arm in part.arms] if chosen else []
         waiting = [(run.name, [run], True) for run in part.incomplete]
         found = []
         for label, runs, open_ in [*arms, *waiting]:
             points = self._mean([run.folder for run in runs], kind, key, axis)
             if points is not None:
-                ids = [view.ids[run.folder.path] for run in runs]
-                found.append(({"label": label, "runs": ids, "open": open_}, *points))
+                found.append(({"label": label, "runs": _ids(runs), "open": open_}, *points))
         return found
 
     def _mean(
@@ -137,15 +126,13 @@ class Comparisons:
 
     # Reading
 
-    def _view(self, scope: str) -> _View:
+    def _part(self, scope: str, chosen: str) -> Loaded:
+        """One comparison alone."""
         with self._lock:
-            if self._views_of != self.board.results or len(self._views) > MOST_SCOPES:
-                self._views, self._views_of = {}, self.board.results
-            if scope not in self._views:
-                self._views[scope] = self._load(scope)
-            return self._views[scope]
+            loaded = self.loaded(scope)
+            return loaded.only(_by_id(loaded)[chosen])
 
-    def _load(self, scope: str) -> _View:
+    def _load(self, scope: str) -> Loaded:
         folders = self.board.folders()
         kind, _, names = scope.partition(":")
         if kind == "in":
@@ -161,7 +148,7 @@ class Comparisons:
             self._read = {path: known for path, known in self._read.items() if path in there}
         read = [self._run(folder) for folder in folders.values()]
         beside = dict.fromkeys(folder.path.parent for folder in folders.values() if self._may_read(folder.path.parent))
-        return _View(gather(read, beside), {folder.path: run for run, folder in folders.items()})
+        return gather(read, beside)
 
     def _run(self, folder: RunFolder) -> Run | Skipped:
         """Read again only what has changed; an unfinished run is always read: its step moves on."""
@@ -184,7 +171,7 @@ class Comparisons:
 
     def _update_gaps(self) -> None:
         gaps = {}
-        for arm in self._view("").loaded.arms:
+        for arm in self.loaded("").arms:
             gap = gap_of(arm)
             for run in arm.runs if gap else []:
                 if gap and run.seed in gap.by_seed:
@@ -194,8 +181,7 @@ class Comparisons:
         self.board.set_gaps(gaps)
 
 
-def _describe(part: Loaded, view: _View) -> dict[str, Any]:
-    comparison = part.comparisons[0]
+def _describe(comparison: Comparison) -> dict[str, Any]:
     curves = {key for run in comparison.runs[:3] for row in run.validations[:1] for key in row}
     return {
         "dataset": comparison.dataset,
@@ -207,7 +193,7 @@ def _describe(part: Loaded, view: _View) -> dict[str, Any]:
             {
                 "label": record.label,
                 "about": record.method,
-                "runs": [view.ids[run.folder.path] for run in record.arm.runs],
+                "runs": _ids(record.arm.runs),
                 "is_baseline": record.is_baseline,
                 "verdict": record.verdict,
                 "shown": comparison.metric.show(record.score),
@@ -254,6 +240,10 @@ def _shown(table: Table) -> dict[str, Any]:
     }
 
 
-def _comparison_id(comparison: Comparison) -> str:
-    said = f"{comparison.dataset}\n{comparison.model}\n{comparison.metric.name}"
-    return hashlib.blake2b(said.encode(), digest_size=4).hexdigest()
+def _by_id(loaded: Loaded) -> dict[str, Comparison]:
+    names = {f"{c.dataset}\n{c.model}\n{c.metric.name}": c for c in loaded.comparisons}
+    return {hashlib.blake2b(name.encode(), digest_size=4).hexdigest(): c for name, c in names.items()}
+
+
+def _ids(runs: list[Run]) -> list[str]:
+    return [run_id(str(run.folder.path)) for run in runs]

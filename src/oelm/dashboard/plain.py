@@ -40,17 +40,6 @@ def require_plain_file(file: Path, limit: int | None = None) -> None:
         raise OelmError(f"{file.name} has {found.st_size:,} bytes, more than the {limit:,} that are read")
 
 
-def for_json(value: Any) -> Any:
-    """The same value as strict JSON has it: what is no number becomes null, dates and other kinds become text."""
-    if isinstance(value, dict):
-        return {str(key): for_json(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [for_json(inner) for inner in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, str | int | bool) else str(value)
-
-
 def number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from oelm.analysis.compare.arms import flatten
-from oelm.dashboard.plain import MEGABYTE, for_json, number, require_plain_file, short
+from oelm.analysis.compare.record import for_json
+from oelm.analysis.compare.results import in_words
+from oelm.dashboard.plain import MEGABYTE, number, require_plain_file, short
 from oelm.dashboard.series import Series, smooth, thin
-from oelm.errors import OelmError
 from oelm.records import parsed
 from oelm.runs import RunFolder
 
@@ -36,8 +37,7 @@ def details(folder: RunFolder) -> dict[str, Any]:
         try:
             found[name] = for_json(read(folder))
         except Exception as error:
-            said = str(error) if isinstance(error, OelmError | OSError) else f"{type(error).__name__}: {error}"
-            found[name], found["problems"][name] = None, short(" ".join(said.split()), 400)
+            found[name], found["problems"][name] = None, short(in_words(error), 400)
     return found
 
 

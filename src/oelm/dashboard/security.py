@@ -5,10 +5,10 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Iterable
-from http.cookies import SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -70,17 +70,16 @@ class Guard:
         await (answer or self.app)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        if not self._knows(headers.get("host", "")):
+        request = Request(scope)
+        if not self._knows(request.headers.get("host", "")):
             return PlainTextResponse("this name is not mine; open the address that 'oelm dashboard' printed", 421)
-        if scope["method"] not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("the dashboard only reads", 405)
-        if self.token is None or self._has_token(headers):
+        if self.token is None or self._has_token(request):
             return None
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = dict(query).get("token", "")
+        given = request.query_params.get("token", "")
         if scope["path"] == "/" and self._is_token(given):  # once, by the printed address; then the browser keeps it
-            rest = urlencode([(key, value) for key, value in query if key != "token"])
+            rest = urlencode([(key, value) for key, value in request.query_params.multi_items() if key != "token"])
             answer = RedirectResponse("/" + (f"?{rest}" if rest else ""), 303)
             answer.set_cookie(self.cookie, self.token, httponly=True, samesite="lax", max_age=30 * 24 * 3600)
             return answer
@@ -95,12 +94,11 @@ class Guard:
         except ValueError:
             return name.lower() in self.hosts
 
-    def _has_token(self, headers: Headers) -> bool:
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    def _has_token(self, request: Request) -> bool:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(bearer):
             return True
-        morsel = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        return morsel is not None and self._is_token(morsel.value)
+        return self._is_token(request.cookies.get(self.cookie, ""))
 
     def _is_token(self, given: str) -> bool:
         return self.token is not None and secrets.compare_digest(given.encode(), self.token.encode())

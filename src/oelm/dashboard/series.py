@@ -68,9 +68,7 @@ class _Rows:
 
 def _good(lines: bytes, kind: str) -> list[dict[str, Any]]:
     """Rows of a kind that have a step. A line that is torn, though it is complete, is left out."""
-    rows: list[Any] = parsed(lines)
-    if len(rows) < lines.count(b"\n"):
-        rows = [row for line in lines.splitlines() for row in parsed(line)]
+    rows = [row for line in lines.splitlines() for row in parsed(line)]
     return [
         row
         for row in rows

@@ -16,10 +16,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from oelm.analysis.compare.record import for_json
 from oelm.analysis.report.texts import LANGUAGES
 from oelm.dashboard.board import Board
 from oelm.dashboard.comparisons import Comparisons
-from oelm.dashboard.plain import for_json, number
+from oelm.dashboard.plain import number
 from oelm.dashboard.run_page import curves, details, log_end
 from oelm.dashboard.security import Guard, require_safe
 from oelm.dashboard.series import Series

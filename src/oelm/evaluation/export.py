@@ -1,8 +1,8 @@
 """A run's model as a folder that every tool reads: stock weights, tokenizer, generation settings and a model card.
 
 The folder needs no oelm: `pipeline("text-generation", folder)` works on it (with `trust_remote_code=True` if it was
-written as remote code). Its logits were compared with those of the
-checkpoint before it appears.
+written as remote code). Its logits were compared with those of the checkpoint before it appears. The card is made from
+the run's records only; `card.md.j2` is its text.
 """
 
 import copy
@@ -10,11 +10,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader
+
+from oelm.analysis.compare.statistics import paired_t
 from oelm.data.tokenization import end_of_text_id, tokenizer_hash
 from oelm.errors import OelmError, Unavailable, unknown
-from oelm.evaluation.card import model_card
 from oelm.files import appearing_folder
+from oelm.freezing.report import FreezeReport
 from oelm.models.remote_code import write_code
+from oelm.runs import RunFolder, config_differences, find_runs
 from oelm.training import checkpoints
 
 TOLERANCE = 1e-5
@@ -22,6 +26,8 @@ TOLERANCE = 1e-5
 FORMATS = ("hf", "remote-code", "gguf-ready")
 GGUF = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 """What GGUF runtimes compute alike; their GELU is an approximation, so GPT-2 and GPT-NeoX differ a little there."""
+_METRICS = {"loss": ".4f", "perplexity": ".2f", "bits_per_byte": ".4f", "accuracy": ".4f", "f1": ".4f"}
+_SETTINGS = ("max_steps", "batch_size", "accumulation", "sequence_length", "max_lr", "weight_decay", "precision")
 _SPECIAL = {
     "pad_token": ("[PAD]", "<pad>"),
     "cls_token": ("[CLS]", "<s>"),
@@ -74,7 +80,7 @@ def export(
             settings = folder / "tokenizer_config.json"  # under the name that transformers 4 knows as well
             named = {**json.loads(settings.read_text("utf-8")), "tokenizer_class": "PreTrainedTokenizerFast"}
             settings.write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
-        (folder / "README.md").write_text(model_card(checkpoint, facts), encoding="utf-8")
+        (folder / "README.md").write_text(_card(checkpoint, facts), encoding="utf-8")
     return facts
 
 
@@ -157,3 +163,71 @@ def _tokenizer(folder: Path, stock: Any) -> Any:
             if settings is not None and number is not None:
                 setattr(settings, f"{role}_token_id", number)
     return wrapped
+
+
+# The model card
+
+
+def _card(checkpoint: checkpoints.Checkpoint, facts: dict[str, Any]) -> str:
+    """Markdown with the front matter of the hub: method, freeze table, data, metrics, limits."""
+    run = RunFolder(checkpoint.path.parent.parent)
+    config, result = _read(run.config), _read(run.result)
+    seeds = _seeds(run, config)
+    trained = {
+        "data": result.get("dataset"),
+        "data fingerprint": result.get("data_fingerprint") or config.get("data", {}).get("fingerprint"),
+        "tokenizer (sha256)": facts["tokenizer_hash"],
+        "seed": config.get("seed"),
+        "tokens seen": result.get("tokens"),
+        **{name: config.get("training", {}).get(name) for name in _SETTINGS},
+    }
+    markdown = Environment(
+        loader=PackageLoader("oelm.evaluation", "."), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    markdown.filters["plain"] = _plain
+    markdown.globals["table"] = _table
+    told: dict[str, Any] = {"facts": facts, "result": result, "trained": trained, "seeds": seeds, "name": run.name}
+    told |= {"report": FreezeReport.from_dict(checkpoint.freeze), "metrics": _metrics(result.get("final") or {}, seeds)}
+    return markdown.get_template("card.md.j2").render(told)
+
+
+def _metrics(final: dict[str, Any], seeds: list[dict[str, Any]]) -> dict[str, str]:
+    told = {}
+    for name, kind in _METRICS.items():
+        if final.get(name) is None:
+            continue
+        told[name] = format(final[name], kind)
+        values = [final[name] for final in seeds if name in final]
+        if around := paired_t(values):
+            low, high = format(around.low, kind), format(around.high, kind)
+            told[name] += f" (mean of {len(values)} seeds {sum(values) / len(values):{kind}} [{low}, {high}], 95 %)"
+    return told
+
+
+def _seeds(run: RunFolder, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Final metrics of the finished runs beside this one that differ from it in nothing but the seed, and its own."""
+    found = {}
+    for other in find_runs(run.path.parent) if config else ():
+        theirs, result = _read(other.config), _read(other.result)
+        if result and not config_differences({**theirs, "seed": None}, {**config, "seed": None}):
+            found[theirs["seed"]] = result["final"]
+    return list(found.values())
+
+
+def _table(facts: dict[str, Any]) -> str:
+    rows = [f"| {name} | {_plain(value)} |" for name, value in facts.items() if value is not None]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _plain(value: Any) -> str:
+    """A record's text in one line, without what Markdown would read as a table or as HTML."""
+    text = " ".join((f"{value:,}" if isinstance(value, int) else str(value)).split())
+    return text.replace("|", "/").replace("<", "&lt;")
+
+
+def _read(read: Any) -> dict[str, Any]:
+    """A record, or nothing if there is none: a checkpoint may lie outside its run."""
+    try:
+        return read() or {}
+    except (OelmError, OSError):
+        return {}

@@ -95,7 +95,7 @@ class Variant(Section):
 
 
 class Question(Section):
-    """What the report on an experiment answers first (`oelm.analysis.report.questions` has the kinds)."""
+    """What the report on an experiment answers first (`oelm.analysis.report.words` has the kinds)."""
 
     asks: Literal["cost", "orthogonality", "recovery"]
     arm: str

@@ -6,8 +6,8 @@ from factory import make_run, write_step_times
 from oelm.analysis.compare.results import load_runs
 from oelm.analysis.compare.times import step_time
 from oelm.analysis.figures.curves import mean_line
-from oelm.analysis.report.notes import notes
 from oelm.analysis.report.tables import all_tables, steps_table, sweep_table
+from oelm.analysis.report.words import notes
 from oelm.files import write_json
 from oelm.freezing.methods import method as find_method
 from oelm.runs import FAILED

@@ -7,8 +7,8 @@ import pytest
 from factory import make_run, make_suite, write_step_times
 from oelm.analysis.compare.results import load_runs, require_finished
 from oelm.analysis.compare.times import step_time
-from oelm.analysis.report.notes import notes
 from oelm.analysis.report.texts import texts
+from oelm.analysis.report.words import notes
 from oelm.errors import OelmError
 from oelm.freezing.methods import method
 from oelm.runs import INTERRUPTED

@@ -186,7 +186,7 @@ class Comparison:
     model: str
     metric: Metric
     arms: list[Arm]
-    ladder: list[Arm] = field(default_factory=list)  # plain baselines of several lengths: see `yardstick`
+    ladder: list[Arm] = field(default_factory=list)  # plain baselines of several lengths: see `times`
 
     @cached_property
     def records(self) -> "list[ArmRecord]":

@@ -9,7 +9,7 @@ best one.
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from oelm.freezing.methods import METHODS
 RATE, LOWEST_RATE = RATE_KEYS
 LENGTH_KEYS = ("training.max_steps", "training.warmup_steps", "training.epochs")
 FAILED = math.nan  # the score of a learning rate at which no run came to its end: it was tried all the same
+Family = dict[tuple[float, float], list[Run]]
+"""Arms that differ in the learning rate alone, by highest and lowest rate; no runs where all broke down."""
 Sweeps = Mapping[Path, Mapping[str, Rates]]
 
 
@@ -54,7 +56,7 @@ def place_of(run: Run) -> tuple[str, str]:
 def _by_length(groups: list[list[Run]]) -> Iterator[tuple[str, list[list[Run]], list[list[Run]]]]:
     """Where plain baselines were trained for several lengths, each apart; arms of no such length with the longest.
 
-    Lengths that nothing but plain baselines has are a ladder, by which the others are measured (`yardstick`).
+    Lengths that nothing but plain baselines has are a ladder, by which the others are measured (`times`).
     """
     ladder = [runs for runs in groups if runs[0].method.name == BASELINE]
     lengths = sorted({_length(runs[0]) for runs in ladder})
@@ -82,13 +84,12 @@ def _named_apart(comparisons: list[Comparison]) -> list[Comparison]:
         lambda comparison: hashlib.sha256(place_of(comparison.runs[0])[1].encode()).hexdigest()[:6],
     ]
     for mark in marks:
-        names = [(comparison.dataset, comparison.model) for comparison in comparisons]
-        alike = [[other for other, n in zip(comparisons, names, strict=True) if n == name] for name in names]
+        alike: dict[tuple[str, str], set[str]] = {}
+        for c in comparisons:
+            alike.setdefault((c.dataset, c.model), set()).add(mark(c))
+        several = {names for names, found in alike.items() if len(found) > 1}
         comparisons = [
-            replace(comparison, dataset=f"{comparison.dataset} {mark(comparison)}")
-            if len({mark(o) for o in others}) > 1
-            else comparison
-            for comparison, others in zip(comparisons, alike, strict=True)
+            replace(c, dataset=f"{c.dataset} {mark(c)}") if (c.dataset, c.model) in several else c for c in comparisons
         ]
     return comparisons
 
@@ -108,62 +109,46 @@ def _comparison(groups: list[list[Run]], ladder: list[list[Run]], sweeps: Sweeps
     return Comparison(dataset, printable(_model_name(first)), metric, compared, rungs)
 
 
-@dataclass
-class _Family:
-    """Arms that differ in the learning rate alone."""
-
-    arms: list[list[Run]] = field(default_factory=list)
-    failed: set[tuple[float, float]] = field(default_factory=set)
-
-    @property
-    def is_baseline(self) -> bool:
-        return self.arms[0][0].method.name == BASELINE
-
-    @property
-    def rates(self) -> list[tuple[float, float]]:
-        """Highest and lowest learning rate of everything that was tried, in order."""
-        return sorted({_rate(runs[0]) for runs in self.arms} | self.failed)
-
-    @property
-    def is_sweep(self) -> bool:
-        return len({highest for highest, _ in self.rates}) == len(self.rates) > 1
-
-    def scores(self, metric: Metric) -> Rates:
-        """By rate, over the seeds that all finished rates have; over all seeds if there is none."""
-        common = set.intersection(*({run.seed for run in runs} for runs in self.arms))
-        found = {highest: FAILED for highest, _ in self.failed}
-        for runs in self.arms:
-            values = [run.final[metric.key] for run in runs if not common or run.seed in common]
-            found[_rate(runs[0])[0]] = spread(values).mean
-        return found
-
-
 def _best_of_sweeps(groups: list[list[Run]], metric: Metric, failed: list[Run]) -> list[tuple[list[Run], Rates]]:
     """Of arms that differ in the learning rate alone, the one with most seeds, then the best score, then lowest rate.
 
     Only where a baseline and another arm were given the same rates; otherwise a rate is a setting like any other. What
     an arm reached at its other rates stands in its `rates`: no other arm is compared with it there.
     """
-    families: dict[str, _Family] = {}
+    families: dict[str, Family] = {}
     for runs in groups:
-        families.setdefault(_family_key(runs[0]), _Family()).arms.append(runs)
+        key, rate = _family_key(runs[0]), _rate(runs[0])
+        known = rate in families.get(key, {})  # a lowest rate of 0 and one that is not said are two arms
+        families.setdefault(runs[0].arm_key if known else key, {})[rate] = runs
     for run in failed:
-        family = families.get(_family_key(run))
-        if family is not None and _rate(run) not in family.rates:
-            family.failed.add(_rate(run))
-    swept = [family for family in families.values() if family.is_sweep]
-    equal = [family.rates for family in swept if family.is_baseline]
-    equal = [rates for rates in equal if any(f.rates == rates for f in swept if not f.is_baseline)]
+        if family := families.get(_family_key(run)):
+            family.setdefault(_rate(run), [])
+    swept = [
+        (family.keys(), next(iter(family.values()))[0].method.name == BASELINE)
+        for family in families.values()
+        if len({highest for highest, _ in family}) == len(family) > 1
+    ]
     leading: list[tuple[list[Run], Rates]] = []
     for family in families.values():
-        if not family.is_sweep or family.rates not in equal:
-            leading += [(runs, {}) for runs in family.arms]
+        finished = [runs for runs in family.values() if runs]
+        if not all((family.keys(), of_baseline) in swept for of_baseline in (True, False)):
+            leading += [(runs, {}) for runs in finished]
             continue
-        scores = family.scores(metric)
-        by_rate = sorted(family.arms, key=lambda runs: _rate(runs[0]))
-        best = max(by_rate, key=lambda runs: (len(runs), -metric.sign * scores[_rate(runs[0])[0]]))
+        scores = _scores(family, metric)
+        finished.sort(key=lambda runs: _rate(runs[0]))
+        best = max(finished, key=lambda runs: (len(runs), -metric.sign * scores[_rate(runs[0])[0]]))
         leading.append((best, scores))
     return leading
+
+
+def _scores(family: Family, metric: Metric) -> Rates:
+    """By highest rate, over the seeds that all finished rates have; over all seeds if there is none."""
+    common = set.intersection(*({run.seed for run in runs} for runs in family.values() if runs))
+    found = {}
+    for (highest, _), runs in family.items():
+        values = [run.final[metric.key] for run in runs if not common or run.seed in common]
+        found[highest] = spread(values).mean if values else FAILED
+    return found
 
 
 def _family_key(run: Run) -> str:

@@ -11,8 +11,7 @@ from oelm.analysis.compare import statistics
 from oelm.analysis.compare.arms import Arm, Comparison, Note
 from oelm.analysis.compare.comparison import LENGTH_KEYS, differences
 from oelm.analysis.compare.statistics import MET, MISSED, NOT_COMPARABLE, UNDECIDED, Gap, Metric, paired_gap, spread
-from oelm.analysis.compare.times import StepTime, step_time
-from oelm.analysis.compare.yardstick import EqualCompute, Law, equal_compute, laws
+from oelm.analysis.compare.times import EqualCompute, Law, StepTime, equal_compute, laws, step_time
 from oelm.runs import checkpoint_bytes
 
 VERIFIED, NO_WEIGHTS, NOTHING_FROZEN, NOT_VERIFIED = "verified", "no weights", "nothing frozen", "not verified"
@@ -106,7 +105,7 @@ class ArmRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types only: numbers, strings, lists and dictionaries; None where nothing is known."""
-        values = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "arm"}
+        values = {f.name: for_json(getattr(self, f.name)) for f in fields(self) if f.name != "arm"}
         for name in ("plain", "equal"):
             if opponent := getattr(self, name):
                 values[name]["verdict"] = opponent.verdict()
@@ -204,16 +203,13 @@ def _worst(verdicts: list[str]) -> str | None:
 
 def _costs(arm: Arm, time: StepTime | None) -> Costs:
     total, frozen, trainable = (_first(arm, f"{kind}_parameters") for kind in ("total", "frozen", "trainable"))
-    base = arm if arm.is_baseline else arm.plain_baseline
-    counted = _ratio(_mean(arm, "flops_per_token"), _mean(base, "flops_per_token")) if base else None
+    counted = _beside_plain(arm, "flops_per_token")
     return Costs(
         parameters=total,
         frozen=frozen,
         trainable=trainable,
         flops_ratio=counted if counted is not None else time.predicted if time else None,
-        block_flops_ratio=_ratio(_mean(arm, "block_flops_per_token"), _mean(base, "block_flops_per_token"))
-        if base
-        else None,
+        block_flops_ratio=_beside_plain(arm, "block_flops_per_token"),
         total_flops=_total_flops(arm),
         weight_bytes=None if total is None else checkpoint_bytes(total, 0),
         optimizer_bytes=None if trainable is None else checkpoint_bytes(0, trainable),
@@ -254,20 +250,23 @@ def _first(arm: Arm, key: str) -> int | None:
     return int(values[0]) if values else None
 
 
-def _ratio(value: float | None, reference: float | None) -> float | None:
+def _beside_plain(arm: Arm, key: str) -> float | None:
+    """A mean as a multiple of the plain baseline's."""
+    base = arm if arm.is_baseline else arm.plain_baseline
+    value, reference = _mean(arm, key), _mean(base, key) if base else None
     return value / reference if value and reference else None
 
 
-def _plain(value: Any) -> Any:
-    """Dataclasses as dictionaries, and only what JSON has."""
+def for_json(value: Any) -> Any:
+    """As strict JSON has it: dataclasses as dictionaries, null for what is no number, dates and other kinds as text."""
     if isinstance(value, Note):
-        return {"key": value.key, **{k: _plain(v) for k, v in value.values.items()}}
+        return {"key": value.key, **{k: for_json(v) for k, v in value.values.items()}}
     if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: for_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): for_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [for_json(inner) for inner in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return value
+    return value if value is None or isinstance(value, str | int | bool) else str(value)

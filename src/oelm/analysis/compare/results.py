@@ -4,7 +4,6 @@ What cannot be read is skipped and named; what is not finished is listed and nev
 """
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -148,7 +147,7 @@ def _read(folder: RunFolder) -> Run:
     run.method  # noqa: B018 - one that this version does not know, or knows as something else, is refused here
     if result is not None:
         value = run.final[run.metric.key]
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value):
             raise OelmError(f"{folder.result_file}: {run.metric.name} is {value!r}")
     return run
 
@@ -209,6 +208,10 @@ def read_rates(arms: Mapping[str, Mapping[str, float | None]]) -> dict[str, Rate
 
 
 def _unreadable(path: Path, error: Exception) -> Skipped:
+    return Skipped(path, Note("skip_unreadable", {"error": in_words(error)}))
+
+
+def in_words(error: Exception) -> str:
+    """In one line; an error that was not meant for users has its kind before it."""
     text = " ".join(str(error).split())
-    said = text if isinstance(error, OelmError | OSError) else f"{type(error).__name__}: {text}"
-    return Skipped(path, Note("skip_unreadable", {"error": said}))
+    return text if isinstance(error, OelmError | OSError) else f"{type(error).__name__}: {text}"

@@ -22,8 +22,7 @@ from oelm.analysis.compare.record import ArmRecord
 from oelm.analysis.compare.results import Loaded
 from oelm.analysis.compare.statistics import MET, MISSED, UNDECIDED
 from oelm.analysis.figures import curves, pareto
-from oelm.analysis.figures.forest import ROW, Entry, forest
-from oelm.analysis.figures.marks import gap_label, goal_line, goal_value, token_axis
+from oelm.analysis.figures.marks import ROW, Entry, forest, gap_label, goal_line, goal_value, token_axis
 from oelm.analysis.figures.style import FAINT, FONT_STACK, GRID, INK, PAPER, Looks, cjk_font, looks, page_style, saved
 from oelm.analysis.report.cells import gap_text, step_time
 from oelm.analysis.report.rendering import FOLD

@@ -63,10 +63,8 @@ def looks(comparisons: Sequence[Comparison]) -> Looks:
             taken = {found[label] for label in here & found.keys()}
             if arm.label in found and list(map(found.get, here)).count(found[arm.label]) == 1:
                 continue
-            free = [look for look in CANDIDATES if look not in taken] or list(CANDIDATES)
-            unused = [look for look in free if look not in found.values()] or free
-            colours = {colour for colour, _, _ in taken}
-            found[arm.label] = next((look for look in unused if look[0] not in colours), unused[0])
+            used, colours = set(found.values()), {colour for colour, _, _ in taken}
+            found[arm.label] = min(CANDIDATES, key=lambda look: (look in taken, look in used, look[0] in colours))
     return found
 
 

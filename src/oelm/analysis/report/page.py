@@ -18,11 +18,10 @@ from markupsafe import Markup, escape
 from oelm.analysis.compare.arms import Arm, flatten
 from oelm.analysis.compare.results import Loaded, require_finished
 from oelm.analysis.figures.plots import Picture, pictures, print_language
-from oelm.analysis.report.notes import notes
 from oelm.analysis.report.rendering import FOLD, Table, escape_markdown
 from oelm.analysis.report.tables import all_tables
 from oelm.analysis.report.texts import MOST_LISTED, texts
-from oelm.analysis.report.words import verdict_lines
+from oelm.analysis.report.words import notes, verdict_lines
 from oelm.errors import OelmError, unknown
 from oelm.files import write_atomically
 

@@ -68,7 +68,7 @@ def steps_table(comparison: Comparison, lang: str = "en") -> Table:
     ]
     t, cell = texts(lang), partial(score_cell, metric=comparison.metric)
     columns = [Column(f"step_{s}", cell(f"step_{s}"), heading=t("at_step", step=f"{s:,}")) for s in shown]
-    return Table("steps", [_NAME, *columns], records if shown else [], t, _place)
+    return Table("steps", [_METHOD, *columns], records if shown else [], t, _place)
 
 
 def sweep_table(comparison: Comparison, lang: str = "en") -> Table:
@@ -84,7 +84,7 @@ def sweep_table(comparison: Comparison, lang: str = "en") -> Table:
     cell = partial(score_cell, metric=comparison.metric)
     columns = [Column(f"rate_{rate:g}", cell(f"rate_{rate:g}"), heading=f"{rate:g}") for rate in rates]
     chosen = [Column(key, number_cell(key, "g")) for key in ("best_rate", "rate_shown")]
-    return Table("sweep", [_NAME, *columns, *chosen], records, texts(lang), _place)
+    return Table("sweep", [_METHOD, *columns, *chosen], records, texts(lang), _place)
 
 
 def _all(loaded: Loaded) -> list[ArmRecord]:
@@ -121,8 +121,7 @@ def _run_facts(loaded: Loaded) -> list[dict[str, object]]:
 
 # Columns
 
-_METHOD = Column("method", lambda record, t: record.label, right=False)
-_NAME = Column("method", text_cell("label"), right=False)
+_METHOD = Column("method", text_cell("label"), right=False)
 _GAP_COLUMNS = [
     _METHOD,
     Column("plain", cells.plain_gap),
@@ -142,24 +141,19 @@ _MEMORY_COLUMNS = [
     _METHOD,
     Column("total_parameters", number_cell("costs.parameters", ",")),
     Column("frozen_parameters", number_cell("costs.frozen", ",")),
-    Column("optimizer_bytes", bytes_cell("costs.optimizer_bytes")),
-    Column("checkpoint_bytes", bytes_cell("costs.checkpoint_bytes")),
-    Column("peak_memory_bytes", bytes_cell("costs.peak_memory_bytes")),
+    *(Column(f"{of}_bytes", bytes_cell(f"costs.{of}_bytes")) for of in ("optimizer", "checkpoint", "peak_memory")),
     Column("frozen_check", word_cell("frozen_check", "frozen"), right=False),
 ]
 _TIME_COLUMNS = [
     _METHOD,
     Column("step_time", cells.step_time),
     Column("step_seconds", number_cell("time.seconds", ".4g")),
-    Column("flops_ratio", number_cell("costs.flops_ratio", ".3f")),
-    Column("block_flops_ratio", number_cell("costs.block_flops_ratio", ".3f")),
+    *(Column(key, number_cell(f"costs.{key}", ".3f")) for key in ("flops_ratio", "block_flops_ratio")),
 ]
 _RUN_COLUMNS = [
-    Column("run", text_cell("run"), right=False),
-    Column("method", text_cell("method"), right=False),
+    *(Column(key, text_cell(key), right=False) for key in ("run", "method")),
     Column("seed", text_cell("seed")),
-    Column("step", number_cell("step", ",")),
-    Column("max_steps", number_cell("max_steps", ",")),
+    *(Column(key, number_cell(key, ",")) for key in ("step", "max_steps")),
     Column("state", word_cell("state", "state"), right=False),
 ]
-_SKIPPED_COLUMNS = [Column("path", text_cell("path"), right=False), Column("reason", text_cell("reason"), right=False)]
+_SKIPPED_COLUMNS = [Column(key, text_cell(key), right=False) for key in ("path", "reason")]

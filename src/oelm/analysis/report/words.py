@@ -1,25 +1,41 @@
-"""The verdict in at most five lines, from the same records as the tables."""
+"""What the report says in sentences, from the same records as the tables: the verdict in at most five lines, and notes.
+
+An experiment may have been made for questions; then their answers come first, a sentence each. A question is data: two
+arms, and the kind of question, which names the sentences. It is written to `questions.json` beside the runs, because
+reports read folders only.
+
+    - { asks: cost, arm: oelm_freeze, against: baseline }
+    - { asks: recovery, arm: permutation_qk+rank=8, against: oelm_freeze, rest: baseline }
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from oelm.analysis.compare.arms import Comparison
+from oelm.analysis.compare import statistics
+from oelm.analysis.compare.arms import Arm, Comparison, Note
+from oelm.analysis.compare.comparison import RATE
 from oelm.analysis.compare.record import ArmRecord, best_of
 from oelm.analysis.compare.results import Loaded
-from oelm.analysis.compare.statistics import MET, MISSED, NOT_COMPARABLE, UNDECIDED
+from oelm.analysis.compare.statistics import MET, MISSED, NOT_COMPARABLE, UNDECIDED, Gap
 from oelm.analysis.report.cells import gap_text, speed_up
-from oelm.analysis.report.questions import answers
 from oelm.analysis.report.rendering import FOLD
 from oelm.analysis.report.texts import Texts
 from oelm.bench.ratios import FASTER, SLOWER
 
 MOST_LINES, MOST_NAMES = 5, 3
+WORTH_SAYING = 0.01  # nats by which a loss must have risen since its best before the report speaks of it
+MOST_NAMED = 6  # unfinished runs, or arms with the same note, that are named one by one; the tables have them all
+ADVANTAGE_PERCENT = 6.0  # by how much orthonormal projections are better than random ones in the original study
+LIMITS: dict[str, float] = {"cost": 0.0, "orthogonality": -ADVANTAGE_PERCENT, "recovery": 0.0}
+"""Kind of question: by how many percent the arm must be worse than the other for a yes. Decided if the whole interval
+lies on one side."""
 
 
 def verdict_lines(loaded: Loaded, t: Texts) -> list[str]:
     records = [record for comparison in loaded.comparisons for record in comparison.records]
     where = _names(loaded.comparisons)
-    if answered := answers(loaded.comparisons, loaded.questions, t):
+    if answered := _answers(loaded.comparisons, loaded.questions, t):
         return [*answered, *_first_looks(records, where, t), *_times(records, where, t)][:MOST_LINES]
     lines = [*_first_looks(records, where, t), *_bests(loaded.comparisons, where, t), *_speed_ups(records, where, t)]
     verdicts, times = (MET, MISSED, UNDECIDED, NOT_COMPARABLE), list(_times(records, where, t))
@@ -116,3 +132,99 @@ def _some(names: list[str], t: Texts) -> str:
 
 def _short(tokens: int) -> str:
     return f"{tokens / 1e6:.3g}M" if tokens >= 1e6 else f"{tokens / 1e3:.3g}k"
+
+
+# Answers
+
+
+def _answers(comparisons: Sequence[Comparison], questions: Sequence[Mapping[str, Any]], t: Texts) -> list[str]:
+    """A sentence for every question whose arms were run; others are left out."""
+    told = []
+    for question in questions:
+        kind = str(question.get("asks"))
+        arm, against, third = (question.get(key) for key in ("arm", "against", "rest"))
+        found = _gap(comparisons, arm, against, t) if kind in LIMITS else None
+        if found is None:
+            continue
+        gap, shown = found
+        verdict = statistics.goal_verdict(gap.worse, LIMITS[kind])
+        values = {"arm": arm, "against": against, "gap": shown, "seeds": len(gap.by_seed)}
+        parts = [t(f"answer_{kind}_{verdict}", **values, advantage=f"{ADVANTAGE_PERCENT:g}")]
+        if verdict == UNDECIDED and (missing := statistics.more_seeds(gap.logs, LIMITS[kind])):
+            parts.append(t("answer_more_seeds", count=missing))
+        if rest := _gap(comparisons, arm, third, t):
+            parts.append(t("answer_rest", against=third, gap=rest[1]))
+        told.append(t.join(parts))
+    return told
+
+
+def _gap(comparisons: Sequence[Comparison], arm: Any, against: Any, t: Texts) -> tuple[Gap, str] | None:
+    """In the first comparison that has both arms; and as it is written."""
+    for comparison in comparisons:
+        scores = {record.label: record.scores for record in comparison.records}
+        if gap := statistics.paired_gap(comparison.metric, scores.get(arm, {}), scores.get(against, {})):
+            return gap, gap_text(gap, comparison.metric, t).replace(FOLD, " ")
+    return None
+
+
+# Notes
+
+
+def notes(loaded: Loaded) -> list[Note]:
+    """What must be said under the tables, gravest first."""
+    going = {run.method.name for run in loaded.incomplete}
+    said = [note for comparison in loaded.comparisons for note in _about(comparison, going)]
+    times = [record.time for comparison in loaded.comparisons for record in comparison.records if record.time]
+    if any(not time.interleaved and not time.is_reference for time in times):
+        said.append(Note("note_not_interleaved"))
+    if len(loaded.incomplete) > MOST_NAMED:
+        said.append(Note("note_many_incomplete", {"count": len(loaded.incomplete)}))
+    for run in loaded.incomplete if len(loaded.incomplete) <= MOST_NAMED else []:
+        facts = {"run": run.name, "state": run.state, "step": run.step, "max_steps": run.max_steps or "?"}
+        said.append(Note("note_incomplete", facts))
+    return said + [Note("note_skipped", {"path": str(s.path), "reason": s.note}) for s in loaded.skipped]
+
+
+def _about(comparison: Comparison, going: set[str]) -> Iterator[Note]:
+    arms, records = comparison.arms, comparison.records
+
+    def note(key: str, **values: Any) -> Note:
+        return Note(key, {**values, "dataset": comparison.dataset, "model": comparison.model})
+
+    if not any(arm.is_baseline or arm.baseline for arm in arms):
+        yield note("note_no_baseline")
+    if unequal := [arm.label for arm in arms if arm.is_unequal]:
+        yield note("note_unequal", arms=_first_few(unequal))
+    for record in records:
+        for other in (opponent for opponent in record.opponents if opponent.differences):
+            yield note("note_not_comparable", arm=record.label, baseline=other.label, differences=other.differences)
+    for arm in arms:
+        if arm.rates and not arm.at_best_rate:
+            yield note("note_rate", arm=arm.label, best=arm.best_rate, shown=arm.settings.get(RATE))
+        if len(arm.rates) > 2 and arm.best_rate in (min(arm.rates), max(arm.rates)):
+            yield note("note_rate_edge", arm=arm.label, best=arm.best_rate)
+        if arm.baseline and not arm.scores.keys() & arm.baseline.scores.keys():
+            yield note("note_no_common_seed", arm=arm.label, baseline=arm.baseline.label)
+    unfinished = [(arm, arm.baseline) for arm in arms if arm.baseline and going & {arm.method, arm.baseline.method}]
+    if uneven := [arm.label for arm, other in unfinished if arm.scores.keys() != other.scores.keys()]:
+        yield note("note_uneven_seeds", arms=_first_few(uneven))
+    splits = {str(run.final["split"]) for run in comparison.runs if run.final.get("split")}
+    if splits - {"validation"}:
+        yield note("note_split", split=", ".join(sorted(splits)))
+    if past := {arm.label: by for arm in arms if (by := past_its_best(arm)) > WORTH_SAYING}:
+        yield note("note_past_best", arms=_first_few(list(past)), nats=f"{max(past.values()):.3f}")
+    if blank := [run.name for run in comparison.runs if not run.curve(comparison.metric.key)]:
+        yield note("note_no_curve", runs=_first_few(blank))
+    if single := [r.label for r in records if 1 in (len(r.seeds), *(len(o.gap.by_seed) for o in r.opponents))]:
+        yield note("note_one_seed", arms=_first_few(single))
+
+
+def _first_few(labels: list[str]) -> str:
+    more = f" … ({len(labels)})" if len(labels) > MOST_NAMED else ""
+    return ", ".join(labels[:MOST_NAMED]) + more
+
+
+def past_its_best(arm: Arm) -> float:
+    """By how many nats the last loss lies above the lowest on the way, on the same part of the validation set."""
+    losses = [list(run.curve("loss").values()) for run in arm.runs]
+    return max((found[-1] - min(found) for found in losses if found), default=0.0)

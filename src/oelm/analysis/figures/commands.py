@@ -1,17 +1,24 @@
-"""The figure of `oelm bench`: every arm's step split into its phases, beside the least its FLOPs allow."""
+"""The figures of two commands: `oelm bench` draws steps split into their phases, `oelm probe` layer × head."""
 
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from oelm.analysis.figures.style import FAINT, INK, page_style, saved
+from oelm.analysis.figures.style import FAINT, INK, PAPER, page_style, saved
 from oelm.bench.report import PHASES, headline
 
 _SHADES = ("#999933", "#56b4e9", "#0072b2", "#e69f00", "#6a737d")
+PANELS = {
+    "induction": "weight on what followed last time",
+    "previous": "weight on the previous token",
+    "entropy": "entropy (nats)",
+    "span": "span (tokens back)",
+}
 
 
 def draw(result: dict[str, Any]) -> dict[str, bytes]:
-    """As SVG and PNG."""
+    """Every arm's step split into its phases, beside the least its FLOPs allow, as SVG and PNG."""
     arms = result["arms"]
     with page_style("bench"):
         figure = Figure(figsize=(7.4, 1.9 + 0.45 * len(arms)), layout="constrained")
@@ -44,3 +51,21 @@ def _beside(arm: dict[str, Any]) -> str:
     if arm["verdict"] == "reference":
         return f"reference, {limit}"
     return f"{arm['ratio']:.2f} [{arm['low']:.2f}, {arm['high']:.2f}], {limit}"
+
+
+def heads_figure(heads: dict[str, Any], title: str) -> bytes:
+    """Where the weight of every head goes: a PNG of `heads` in a probe's record; grey where it is no probability."""
+    shape = np.array(heads["entropy"], dtype=float).shape
+    with page_style():
+        figure = Figure(figsize=(2.6 + shape[1], 2.2 + 0.9 * shape[0]))
+        for axes, (name, what) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
+            values = np.array(heads[name], dtype=float)
+            axes.set_facecolor(FAINT)
+            shares = {"vmin": 0.0, "vmax": 1.0} if name in ("induction", "previous") else {}
+            image = axes.imshow(values, cmap="viridis", aspect="auto", **shares)
+            axes.set(title=what, xlabel="head", ylabel="layer", xticks=range(shape[1]), yticks=range(shape[0]))
+            axes.grid(visible=False)
+            figure.colorbar(image, ax=axes).outline.set_edgecolor(PAPER)
+        figure.suptitle(f"{title}: {heads['text']}")
+        figure.tight_layout()
+        return saved(figure, "png", dpi=130)
