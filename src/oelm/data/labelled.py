@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.data.folder import PreparedFolder
 from oelm.data.order import permute
 from oelm.data.tasks import Row, TaskSource
 from oelm.data.tokenization import (
@@ -26,7 +25,7 @@ from oelm.data.tokenization import (
     tokenizer_label,
     vocabulary_size,
 )
-from oelm.data.tokens import data_directory
+from oelm.data.tokens import PreparedFolder, data_directory
 from oelm.errors import OelmError, unknown
 from oelm.files import appearing_folder, exclusive, file_hash, write_json
 

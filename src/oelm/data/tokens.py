@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from oelm.data.folder import PreparedFolder
 from oelm.errors import OelmError
 from oelm.files import file_hash
 
@@ -24,6 +23,30 @@ FORMAT = 1
 FILES = {"train": "train.bin", "validation": "val.bin"}
 UNFINISHED = ".unfinished"
 _PREPARE = "oelm data prepare"
+
+
+@dataclass(frozen=True)
+class PreparedFolder:
+    """What every prepared folder has, whether its texts are for a language model or for a classifier."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.manifest["name"]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.manifest["tokenizer"]["vocab_size"]
+
+    @property
+    def tokenizer_hash(self) -> str:
+        return self.manifest["tokenizer"]["hash"]
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.path / "tokenizer.json"
 
 
 @dataclass(frozen=True)
