@@ -23,7 +23,7 @@ TOY_ROWS = {"train": 96, "validation": 24}
 
 def prepare_rows(experiment: Experiment, settings: Sequence[str], given: Path | None) -> PreparedData:
     """Its rows, tokenised; `--set model.encoder=FOLDER` puts another encoder in the catalog's place."""
-    from oelm.training.start import model_folder  # with torch, so not before it is needed
+    from oelm.training.setup import model_folder  # with torch, so not before it is needed
 
     task = experiment.task
     assert task is not None

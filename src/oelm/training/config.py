@@ -258,12 +258,7 @@ def with_settings(values: dict[str, Any], assignments: list[str]) -> dict[str, A
 
 def options() -> Iterator[tuple[str, str, FieldInfo]]:
     """Every setting that is one value: its section ("" at the top), its name, and what is known of it."""
-    sections: dict[str, type[Section]] = {
-        "": RunConfig,
-        "model": ModelSection,
-        "training": TrainingSection,
-        "runtime": RuntimeSection,
-    }
+    sections = {"": RunConfig, "model": ModelSection, "training": TrainingSection, "runtime": RuntimeSection}
     for section, cls in sections.items():
         for name, field in cls.model_fields.items():
             if field.json_schema_extra is not None:
@@ -281,8 +276,6 @@ def _value(text: str, assignment: str) -> Any:
 
 _UNION_MEMBER = re.compile(r"constrained-|literal\[|dict\[|(str|int|float)$")
 """What pydantic adds to the name of a key that may have several types."""
-
-
 _PYDANTICS = re.compile(r"Value error, |, (unable|got) .*| or instance of \w+| after validation.*|valid (?!int|dict)")
 """Words of its messages that say nothing to the user."""
 

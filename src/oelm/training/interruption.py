@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -42,12 +42,10 @@ def leave_terminal() -> None:
         try:
             os.write(stream.fileno(), b"")
         except (OSError, ValueError, AttributeError):  # no such terminal; or not a file at all
-            try:
+            with suppress(OSError, ValueError, AttributeError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, stream.fileno())
                 os.close(nowhere)
-            except (OSError, ValueError, AttributeError):
-                continue
 
 
 class Interrupted(Exception):
