@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from oelm.data.hub import Corpus, HubSource
-from oelm.data.localfiles import FilesSource, split_paths
-from oelm.data.rows import text_format
-from oelm.data.sources import DEFAULT_FRACTION, SPLITS, Source
-from oelm.data.textfiles import SUFFIXES
+from oelm.data.sources import DEFAULT_FRACTION, SPLITS, FilesSource, Source, split_paths
+from oelm.data.textfiles import SUFFIXES, text_format
 from oelm.errors import OelmError, unknown
 
 MOST_NAMED = 3

@@ -18,12 +18,12 @@ import numpy as np
 
 from oelm.data.hub import HubDataset
 from oelm.data.order import permute
-from oelm.data.rows import SUFFIXES, is_unicode, read_columns, require_columns
+from oelm.data.textfiles import TABLES, is_unicode, read_columns, require_columns
 from oelm.errors import OelmError, unknown
 from oelm.files import file_hash
 from oelm.validation import plain_number, require_name
 
-_OR_SUFFIXES = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+_OR_SUFFIXES = f"{', '.join(TABLES[:-1])} or {TABLES[-1]}"
 FILES = f"a train and a validation file ({_OR_SUFFIXES})"
 _OTHER_NAMES = {"validation": ("validation", "valid", "val", "dev"), "validation_matched": ("validation", "dev")}
 _MOST_CLASSES = 1_000
@@ -231,11 +231,11 @@ class TaskSource:
         language = self.language or self.task.config
         endings = [f".{language}"] if self.task.languages else []
         endings += [""] if language == self.task.config else []  # without a name, it is the language that the task has
-        names = [f"{name}{end}{suffix}" for end in endings for name in _names(split) for suffix in SUFFIXES]
+        names = [f"{name}{end}{suffix}" for end in endings for name in _names(split) for suffix in TABLES]
         for name in (f"{name}{packing}" for name in names for packing in ("", ".gz", ".zst")):
             if (folder / name).is_file():
                 return folder / name
-        stem = names[0].removesuffix(SUFFIXES[0])
+        stem = names[0].removesuffix(TABLES[0])
         raise OelmError(f"{folder} has no {split} split; its file should be called {stem}, with {_OR_SUFFIXES}")
 
     # The hub

@@ -8,12 +8,13 @@ marks that encoders and encoder–decoders need (padding, mask, sentinels) · a 
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oelm.data.textfiles import up_to
 from oelm.errors import OelmError, Unavailable
 from oelm.hub import reason, unreachable
 
@@ -214,16 +215,8 @@ def _train(size: int, documents: Iterable[str], sample_bytes: int, special: bool
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # every byte, so that any text can be encoded
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_sample(documents, sample_bytes), trainer)
+    tokenizer.train_from_iterator(up_to(documents, sample_bytes, lambda text: len(text.encode())), trainer)
     return tokenizer
-
-
-def _sample(documents: Iterable[str], size: int) -> Iterator[str]:
-    for text in documents:
-        if size <= 0:
-            return
-        yield text
-        size -= len(text.encode())
 
 
 def _from_vocabulary(folder: Path) -> "Tokenizer":
