@@ -148,9 +148,7 @@ def _encode_split(
     """Write one token file, taking over what its journal already has; what the manifest says of it."""
     expected = source.expected_bytes(split)
     done = Entry("", 0, 0, 0, 0.0)
-    pending: deque[tuple[Entry, list[str], Future[Encoded]]] = (
-        deque()
-    )  # in order, so the file does not depend on the workers
+    pending: deque[tuple[Entry, list[str], Future[Encoded]]] = deque()  # in order, however many workers there are
     with TokenLog(staging, split, encoder.dtype) as log:
 
         def count(entry: Entry) -> None:

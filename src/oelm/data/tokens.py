@@ -144,11 +144,9 @@ def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
     if matching:
         names = ", ".join(path.name for path in matching)
         raise OelmError(f"data {str(name_or_path)!r} is prepared more than once in {root}; choose one of {names}")
-    unfinished = [
-        path for path in (Path(f"{name_or_path}{UNFINISHED}"), root / f"{name_or_path}{UNFINISHED}") if path.is_dir()
-    ]
-    if unfinished:
-        raise OelmError(f"data {str(name_or_path)!r} is unfinished ({unfinished[0]}); run the same `{_PREPARE}` again")
+    for path in (Path(f"{name_or_path}{UNFINISHED}"), root / f"{name_or_path}{UNFINISHED}"):
+        if path.is_dir():
+            raise OelmError(f"data {str(name_or_path)!r} is unfinished ({path}); run the same `{_PREPARE}` again")
     _require_no_task(str(name_or_path), root)
     corpora = [path.name for path, name in called.items() if name]
     known = ", ".join(corpora) or "nothing yet"
