@@ -113,9 +113,7 @@ def read_machine(name: str, changes: dict[str, Any]) -> Machine:
         raise OelmError(f"machine {name!r} is no file and unknown; known: {', '.join(MACHINES)}")
     values = asdict(MACHINES[name]) if name in MACHINES else read_yaml(Path(name), "machine")
     if not isinstance(values, dict):
-        raise OelmError(
-            f"machine {name} holds {type(values).__name__}; it must be a mapping, e.g. peak_flops: 3.12e+14"
-        )
+        raise OelmError(f"machine {name} holds {type(values).__name__}; it must be a mapping, e.g. peak_flops: 3e+14")
     values, known = {"name": name} | values | changes, [field.name for field in fields(Machine)]
     for key in values:
         if key not in known:

@@ -137,9 +137,7 @@ def _files(
             raise OelmError(f"path {str(path)!r} does not exist; give a file, a folder or one of {', '.join(CORPORA)}")
     train, held_out = split_paths(paths, validation)
     if held_out and fraction is not None:
-        raise OelmError(
-            f"validation text is already in {str(held_out[0])!r}; leave --validation-fraction {fraction} out"
-        )
+        raise OelmError(f"validation text is in {str(held_out[0])!r}; leave --validation-fraction {fraction} out")
     if not held_out and fraction is None:
         fraction = DEFAULT_FRACTION
     stems = [path.resolve().name.split(".")[0] or "corpus" for path in paths]

@@ -144,9 +144,7 @@ def split_paths(paths: list[Path], validation: str | Path | None) -> tuple[tuple
         if path.exists() and not path.is_file():
             raise OelmError(f"{str(path)!r} is a pipe or a device, not a file; write its text to a file first")
         if text_format(path) not in SUFFIXES:
-            raise OelmError(
-                f"file {str(path)!r} has no known format; known: {', '.join(SUFFIXES)}, also with .gz or .zst"
-            )
+            raise OelmError(f"file {str(path)!r} has no known format; known: {', '.join(SUFFIXES)}, also .gz or .zst")
     if not train:
         raise OelmError(
             f"folder {str(paths[0])!r} has no training text; expected train.txt, .jsonl, .csv, .tsv or .parquet "

@@ -100,9 +100,7 @@ def disk_errors(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OelmError(
-                f"the disk is full ({out}); free some space and run again: what is encoded is kept"
-            ) from error
+            raise OelmError(f"the disk is full ({out}); free space and run again: what is encoded is kept") from error
         raise OelmError(f"{out} cannot be written ({error.strerror or error}); choose another --out") from error
 
 

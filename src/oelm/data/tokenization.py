@@ -31,8 +31,6 @@ SAMPLE_BYTES = 50_000_000  # a trained tokenizer sees the training text up to he
 # What other tokenizers call the end of a document, in the order we look for it.
 _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[SEP]")
 _WAYS = "gpt2, bpe:4096 (trained on your text), a tokenizer.json, its folder, or a model's folder or hub name"
-
-
 _MARKS = {"pad": ("<pad>", "[PAD]", "<|padding|>"), "mask": ("<mask>", "[MASK]", "<|mask|>")}
 SENTINELS = 100
 SPECIAL = "+special"
@@ -128,9 +126,7 @@ def bpe_size(spec: str | Path) -> int | None:
     digits = str(spec)[4:].removesuffix(SPECIAL).replace(",", "").replace("_", "")
     smallest = SMALLEST_BPE + (2 + SENTINELS if str(spec).endswith(SPECIAL) else 0)
     if not digits.isdigit() or int(digits) < smallest:
-        raise OelmError(
-            f"tokenizer {str(spec)!r} is not possible; the size must be a number from {smallest} on, as in bpe:4096"
-        )
+        raise OelmError(f"tokenizer {str(spec)!r} is not possible; give a size from {smallest} on, as in bpe:4096")
     return int(digits)
 
 

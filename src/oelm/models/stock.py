@@ -192,9 +192,7 @@ def build(objective: str, config: Any, weights: str | Path | None) -> nn.Module:
         if weights is None:
             raise
         reason = " ".join(str(error).split())[:160]
-        hint = (
-            "" if "safetensors" not in reason else f" with safetensors (or set {PICKLED}=1 if you trust pickled ones)"
-        )
+        hint = f" with safetensors (or set {PICKLED}=1 if you trust pickled ones)" if "safetensors" in reason else ""
         raise OelmError(
             f"the weights of {weights} cannot be loaded ({reason}); give a complete model folder{hint}"
         ) from error
@@ -271,9 +269,7 @@ def _leave_head(model: Any, causal: bool) -> bool:
         logits = model(**given).logits
         half = ids.shape[1] // 2
         if causal and not torch.allclose(model(ids[:, :half]).logits, logits[:, :half], rtol=1e-3, atol=1e-3):
-            raise OelmError(
-                f"{type(model).__name__} sees the tokens that it should predict; it cannot be trained as causal"
-            )
+            raise OelmError(f"{type(model).__name__} sees the tokens that it should predict; it cannot train as causal")
         if type(head) is not nn.Linear:
             return False
         head.__class__ = _LateHead

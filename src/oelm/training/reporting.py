@@ -211,10 +211,8 @@ def sampler(parts: Parts) -> Callable[[Any], str] | None:
         ids = list(given)
         for _ in range(LONGEST_SAMPLE):
             inputs = torch.tensor([ids[-context:]], device=parts.device)
-            scores = (
-                model.head(model.hidden(inputs)[:, -1]) if hasattr(model, "hidden") else model(inputs).logits[:, -1]
-            )
-            ids.append(int(scores[0].argmax()))
+            last = model.head(model.hidden(inputs)[:, -1]) if hasattr(model, "hidden") else model(inputs).logits[:, -1]
+            ids.append(int(last[0].argmax()))
             if ids[-1] == end:
                 break
         return tokenizer.decode([token for token in ids[len(given) :] if token != end])

@@ -25,9 +25,9 @@ from oelm.models.gpt import GPT, GPTConfig
 from oelm.runs import RunFolder, checkpoint_bytes, folder_name
 from oelm.training import checkpoints
 from oelm.training.config import RunConfig
+from oelm.training.distributed import ALONE, World
 from oelm.training.environment import keep_freed_memory
 from oelm.training.objectives import LanguageModelling, Objective
-from oelm.training.world import ALONE, World
 
 HASHED_BYTES = 4 * 10**9
 DEVICES = "auto, cpu, cuda, cuda:N or mps"

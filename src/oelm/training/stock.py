@@ -16,9 +16,9 @@ from oelm.models import stock
 from oelm.training import setup
 from oelm.training.classification import Translation
 from oelm.training.config import RunConfig
+from oelm.training.distributed import World
 from oelm.training.objectives import Denoising, LanguageModelling, MaskedModelling, Objective
 from oelm.training.setup import LONGEST_UNASKED, Data, Parts
-from oelm.training.world import World
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
