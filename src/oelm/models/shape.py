@@ -48,9 +48,7 @@ class GPTConfig:
     def __post_init__(self) -> None:
         require_valid(self)
         if self.d_model % self.num_heads:
-            raise OelmError(
-                f"num_heads {self.num_heads} does not divide d_model {self.d_model}; choose a divisor of it"
-            )
+            raise OelmError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; choose a divisor")
         words = {"positions": POSITIONS, "norm": NORMS, "ffn": FFNS, "residual_init": STARTS, "attention": ATTENTIONS}
         for name, known in words.items():
             if getattr(self, name) not in known:
