@@ -171,9 +171,7 @@ class TaskSource:
         numbers |= {str(i): numbers[name] for i, name in enumerate(self._numbered(classes))}
         for number, texts, label in self._raw(split):
             if label not in numbers:
-                raise OelmError(
-                    f"{self._where(split)}, row {number}: label {label!r} is not one of {', '.join(classes)}"
-                )
+                raise self._bad(split, number, f"label {label!r} is not one of {', '.join(classes)}")
             yield Row(texts, numbers[label])
 
     def _numbered(self, classes: Sequence[str]) -> Sequence[str]:
@@ -191,16 +189,14 @@ class TaskSource:
             *texts, label = (*values, _TARGET) if self.task.is_pairs else values
             blank = self.task.is_pairs and not all(isinstance(text, str) and text.strip() for text in texts)
             if blank or label in (None, "") or label != label or any(text is None for text in texts):
-                raise OelmError(f"{self._where(split)}, row {number}: a value of {', '.join(columns)} is missing")
+                raise self._bad(split, number, f"a value of {', '.join(columns)} is missing")
             if other := [text for text in texts if not isinstance(text, str)]:
-                raise OelmError(f"{self._where(split)}, row {number}: {other[0]!r} is no text")
+                raise self._bad(split, number, f"{other[0]!r} is no text")
             if not all(map(is_unicode, texts)):
-                raise OelmError(f"{self._where(split)}, row {number}: the text is no valid Unicode")
+                raise self._bad(split, number, "the text is no valid Unicode")
             name = _class_name(label)
             if name is None:
-                raise OelmError(
-                    f"{self._where(split)}, row {number}: label {label!r} is no class; use names or whole numbers"
-                )
+                raise self._bad(split, number, f"label {label!r} is no class; use names or whole numbers")
             yield number, tuple(texts), name
         if not number:
             raise OelmError(f"{self._where(split)} has no rows; a task needs some in each split")
@@ -219,6 +215,9 @@ class TaskSource:
     def _where(self, split: str) -> str:
         name = self.splits[split]
         return str(self._file(name)) if self.path is not None else f"{self.task.hub} ({self._config()}, {name})"
+
+    def _bad(self, split: str, row: int, problem: str) -> OelmError:
+        return OelmError(f"{self._where(split)}, row {row}: {problem}")
 
     def _file(self, split: str) -> Path:
         folder = self.path

@@ -80,7 +80,7 @@ def load_tokenizer(
     elif path.is_file():
         tokenizer = _from_file(path)
     elif (path / "config.json").is_file() or not (path.exists() or path.suffix == ".json"):
-        tokenizer = model_tokenizer(spec)
+        tokenizer = _of_model(spec)
     elif path.is_dir() and (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
         tokenizer = _from_vocabulary(path)
     else:
@@ -92,7 +92,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def model_tokenizer(spec: str | Path) -> "Tokenizer":
+def _of_model(spec: str | Path) -> "Tokenizer":
     """The tokenizer that belongs to a model folder or hub name."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -110,8 +110,6 @@ def model_tokenizer(spec: str | Path) -> "Tokenizer":
         raise Unavailable(f"tokenizer {str(spec)!r} is none that can be had ({why}); give {_WAYS}") from None
     if len(found) <= len(found.all_special_ids):  # what transformers makes of a folder without tokenizer files
         raise OelmError(f"model {str(spec)!r} comes without a vocabulary; name a tokenizer of your own (--tokenizer)")
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     return tokenizer
 
 
