@@ -258,7 +258,12 @@ def with_settings(values: dict[str, Any], assignments: list[str]) -> dict[str, A
 
 def options() -> Iterator[tuple[str, str, FieldInfo]]:
     """Every setting that is one value: its section ("" at the top), its name, and what is known of it."""
-    sections = {"": RunConfig, "model": ModelSection, "training": TrainingSection, "runtime": RuntimeSection}
+    sections: dict[str, type[Section]] = {
+        "": RunConfig,
+        "model": ModelSection,
+        "training": TrainingSection,
+        "runtime": RuntimeSection,
+    }
     for section, cls in sections.items():
         for name, field in cls.model_fields.items():
             if field.json_schema_extra is not None:
