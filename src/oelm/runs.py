@@ -317,11 +317,7 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
         "accuracy": final.get("accuracy") or status.get("accuracy"),
         "tokens_per_second": status.get("tokens_per_second"),
         "eta_seconds": status.get("eta_seconds") if status["state"] == RUNNING else None,
-        "device": status.get("device"),
-        "heartbeat": status.get("heartbeat"),
-        "pid": status.get("pid"),
-        "host": status.get("host"),
-        "error": status.get("error"),
+        **{key: status.get(key) for key in ("device", "heartbeat", "pid", "host", "error")},
     }
 
 

@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import oelm
 from oelm.bench import names
-from oelm.bench.peers import PEERS
+from oelm.bench.steps import PEERS
 from oelm.costs.inspection import model_flops
 
 CONFIG = oelm.GPTConfig(vocab_size=96, d_model=32, num_layers=3, num_heads=4, d_ff=80, max_seq_len=16, dropout=0.0)

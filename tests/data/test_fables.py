@@ -10,8 +10,7 @@ from fractions import Fraction
 
 import pytest
 
-from oelm.data.fable_words import FABLE, POOLS, Beat, InAnyOrder, OneOf
-from oelm.data.fables import Story, Teller, split_of, stories, stories_of_size
+from oelm.data.fables import FABLE, POOLS, Beat, InAnyOrder, OneOf, Story, Teller, split_of, stories, until
 from oelm.errors import OelmError
 
 TALES = next(beat for beat in FABLE if isinstance(beat, OneOf) and len(beat.branches) == 6)
@@ -107,7 +106,7 @@ def test_the_first_story_is_known_by_heart():
 
 
 def test_train_and_validation_share_no_story():
-    seen = {split: {s.text for s in stories_of_size(split, 0, 200_000)} for split in ("train", "validation")}
+    seen = {split: {s.text for s in until(stories(split, 0), 200_000)} for split in ("train", "validation")}
     assert not seen["train"] & seen["validation"]
     for split, texts in seen.items():
         assert all(split_of(text) == split for text in texts)
@@ -125,12 +124,12 @@ def test_validation_takes_one_story_in_eight_whatever_it_tells():
 
 
 def test_size_is_reached_and_not_by_more_than_one_story():
-    made = [len(story.text.encode()) for story in stories_of_size("train", 1, 10_000)]
+    made = [len(story.text.encode()) for story in until(stories("train", 1), 10_000)]
     assert sum(made) >= 10_000 > sum(made[:-1])
-    assert list(stories_of_size("train", 1, 0)) == []
+    assert list(until(stories("train", 1), 0)) == []
 
 
-@pytest.mark.parametrize("make", [lambda: stories("test"), lambda: stories_of_size("test", 0, 10)])
+@pytest.mark.parametrize("make", [lambda: stories("test"), lambda: until(stories("test", 0), 10)])
 def test_an_unknown_split_is_refused_at_once(make: Callable[[], object]):
     with pytest.raises(OelmError, match=r"fables split 'test' is unknown.*known: train, validation"):
         make()

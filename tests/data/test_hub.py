@@ -99,7 +99,7 @@ def test_killed_and_repeated_gives_the_same_fingerprint(
     dataset: Path, tmp_path: Path, monkeypatch, limit: int | None
 ) -> None:
     monkeypatch.setattr("oelm.data.prepare.CHUNK_BYTES", 5000)
-    monkeypatch.setattr("oelm.data.journal.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("oelm.data.staging.FLUSH_SECONDS", 0.0)
     straight = prepare(large(dataset, stream=True), tmp_path / "straight", "bpe:300", max_tokens=limit)
 
     def kill(progress: Any) -> None:
@@ -128,7 +128,7 @@ def test_one_that_goes_on_reads_the_commit_it_began_with(tmp_path: Path, monkeyp
     monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *words, **options: ["train"])
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *w, **o: SimpleNamespace(sha=next(commits)))
     monkeypatch.setattr("oelm.data.prepare.CHUNK_BYTES", 5000)
-    monkeypatch.setattr("oelm.data.journal.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("oelm.data.staging.FLUSH_SECONDS", 0.0)
 
     def kill(progress: Any) -> None:
         if progress.documents > 300:
@@ -145,7 +145,7 @@ def test_a_connection_that_breaks_costs_nothing_that_was_encoded(dataset: Path, 
     import datasets
 
     monkeypatch.setattr("oelm.data.prepare.CHUNK_BYTES", 5000)
-    monkeypatch.setattr("oelm.data.journal.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("oelm.data.staging.FLUSH_SECONDS", 0.0)
     straight = prepare(large(dataset, stream=True), tmp_path / "straight", "bpe:300")
     tokenizer = straight.tokenizer_path
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from oelm.data import journal
 from oelm.data import prepare as preparation
 from oelm.data.corpora import Source, documents, find_source
 from oelm.data.prepare import prepare
@@ -28,7 +27,7 @@ FILES = ("train.bin", "val.bin", "tokenizer.json", "manifest.json")
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many chunks from little text, each on disk at once."""
     monkeypatch.setattr(preparation, "CHUNK_BYTES", 4000)
-    monkeypatch.setattr(journal, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("oelm.data.staging.FLUSH_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -112,10 +111,10 @@ def test_chunking_does_not_show_in_the_tokens(
 
 KILLED = """
 import os, signal, sys
-from oelm.data import journal, prepare as preparation
+from oelm.data import prepare as preparation, staging
 from oelm.data.corpora import find_source
 out, tokenizer, split, chunk = sys.argv[1:]
-preparation.CHUNK_BYTES, journal.FLUSH_SECONDS = 4000, 0.0
+preparation.CHUNK_BYTES, staging.FLUSH_SECONDS = 4000, 0.0
 seen = []
 def progress(state):
     seen.append(state.split)

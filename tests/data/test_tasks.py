@@ -12,8 +12,8 @@ import torch
 import oelm
 from oelm.data.labelled import TaskData, prepare_task
 from oelm.data.order import GROUPED, GroupedOrder
-from oelm.data.rows import read_columns
 from oelm.data.tasks import TaskSource, find_task
+from oelm.data.textfiles import read_columns
 from oelm.data.tokenization import load_tokenizer
 
 ROWS = [("a fine film", 1), ("a dull film", 0), ('he said "no', 0), ("fine , really fine", 1)] * 3

@@ -21,7 +21,7 @@ from oelm.data.tokenization import (
 )
 from oelm.errors import OelmError
 
-TEXT = [story.text for story in fables.stories_of_size("train", 0, 30_000)]
+TEXT = [story.text for story in fables.until(fables.stories("train", 0), 30_000)]
 
 
 @pytest.fixture

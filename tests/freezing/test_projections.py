@@ -252,8 +252,8 @@ def test_our_gpt_reads_what_the_hugging_face_side_saved_with_projections(tmp_pat
 def test_a_merged_model_is_saved_and_loaded_as_any_other(tmp_path, name):
     from transformers import BertForSequenceClassification
 
-    from oelm.models.classifiers import build_classifier
     from oelm.models.huggingface import GPTForCausalLM, HFGPTConfig
+    from oelm.models.stock import build
 
     if name == "GPTForCausalLM":
         model = GPTForCausalLM(HFGPTConfig(**vars(small_gpt().config)))
@@ -267,7 +267,7 @@ def test_a_merged_model_is_saved_and_loaded_as_any_other(tmp_path, name):
     assert not hasattr(model.config, "oelm_projections") and hasattr(before, "oelm_projections")
     loaded = [type(model).from_pretrained(tmp_path).eval()]
     if name != "GPTForCausalLM":
-        loaded.append(build_classifier(model.config, tmp_path).eval())
+        loaded.append(build("classification", model.config, tmp_path).eval())
     for again in loaded:
         torch.testing.assert_close(again(ids).logits, expected, rtol=1e-4, atol=1e-5)
 

@@ -17,7 +17,7 @@ from oelm.analysis.compare.results import load_runs
 from oelm.data.labelled import TaskData, prepare_task
 from oelm.data.tasks import TaskSource, find_task
 from oelm.evaluation.generation import generate
-from oelm.models import classifiers
+from oelm.models import stock as classifiers
 from oelm.models.known import read_config
 from oelm.records import read_rows
 from oelm.runs import RunFolder
@@ -170,8 +170,8 @@ def test_resume_is_bitwise(model, method, calls, config, tmp_path, monkeypatch):
 def test_an_encoder_in_half_precision_is_trained_and_read_again_in_float32(config, task, tmp_path):
     train(config("bert-bf16", "permutation_qk+rank=2", max_steps=2, epochs=None), tmp_path / "run")
     checkpoint = newest_valid(RunFolder(tmp_path / "run").checkpoints)
-    loaded = classifiers.build_classifier(
-        classifiers.encoder_config(str(checkpoint.path), task.classes), checkpoint.path
+    loaded = classifiers.build(
+        "classification", classifiers.encoder_config(str(checkpoint.path), task.classes), checkpoint.path
     )
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
     saved = checkpoint.tensors("model")
@@ -354,7 +354,7 @@ def test_segments_go_only_to_models_that_have_some(config, encoders, task, tmp_p
     """GPT-2 would look them up among its words, and RoBERTa has room for one kind."""
     told = {
         name: classifiers.reads_segments(
-            classifiers.build_classifier(classifiers.encoder_config(str(encoders / name), task.classes), None)
+            classifiers.build("classification", classifiers.encoder_config(str(encoders / name), task.classes), None)
         )
         for name in ("bert", "gpt2")
     }
@@ -437,7 +437,7 @@ def test_a_model_folder_runs_no_code_and_unpickles_nothing(tmp_path):
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
     with pytest.raises(oelm.OelmError, match=r"with safetensors .or set OELM_PICKLED_WEIGHTS=1 if you trust"):
-        classifiers.build_classifier(hf.AutoConfig.from_pretrained(folder), folder)
+        classifiers.build("classification", hf.AutoConfig.from_pretrained(folder), folder)
 
     written = json.loads((folder / "config.json").read_text())
     code = {"AutoConfig": "evil.Config", "AutoModelForSequenceClassification": "evil.Model"}

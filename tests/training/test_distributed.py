@@ -26,12 +26,11 @@ from oelm.training import setup
 from oelm.training.checkpoints import newest_valid
 from oelm.training.classification import Classification
 from oelm.training.config import RunConfig
-from oelm.training.distributed import PeerLost, Processes, find_world, planned_world
+from oelm.training.distributed import ALONE, PeerLost, Processes, find_world, planned_world
 from oelm.training.interruption import Interrupted
 from oelm.training.launch import Failure, launch
 from oelm.training.objectives import LanguageModelling
 from oelm.training.trainer import Trainer, train
-from oelm.training.world import ALONE
 from processes import children_of, reachable_from_outside
 
 SAME = ("model.safetensors", "optimizer.safetensors", "freeze.json", "tokenizer.json")

@@ -10,9 +10,8 @@ from oelm.data.tokenization import Marks
 from oelm.data.tokens import TokenData
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.training.config import TrainingSection
-from oelm.training.distributed import Processes
+from oelm.training.distributed import ALONE, Processes
 from oelm.training.objectives import Denoising, LanguageModelling, MaskedModelling
-from oelm.training.world import ALONE
 
 LENGTH = 32
 

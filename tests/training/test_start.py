@@ -16,7 +16,7 @@ from oelm.data.tasks import TaskSource, find_task
 from oelm.runs import RunFolder
 from oelm.training.checkpoints import newest_valid
 from oelm.training.config import RunConfig
-from oelm.training.start import model_folder
+from oelm.training.setup import model_folder
 from oelm.training.trainer import train
 
 SHAPE = {"d_model": 32, "num_layers": 2, "num_heads": 4, "d_ff": 64, "max_seq_len": 32, "positions": "rotary"}

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from oelm.bench.measure import Shape
-from oelm.bench.peers import PEERS
+from oelm.bench.names import PEERS
 from oelm.costs.inspection import costs_of
 from oelm.costs.memory import Memory
 from oelm.errors import OelmError

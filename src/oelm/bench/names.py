@@ -4,7 +4,7 @@ from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import METHODS, method
 
 PEERS = ("gpt2", "gpt2_fused", "plain")
-"""What `peers.py` builds."""
+"""What `steps.py` builds beside our methods."""
 DECODERS = ("gpt2", "llama")
 """What `decode.py` builds beside our methods."""
 

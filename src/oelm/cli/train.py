@@ -285,7 +285,7 @@ def _task_folder(task: str, files: Path | None, config: RunConfig) -> Path:
     lab.require_alone(f"oelm data task {task}", "its folder as --dataset")
     from oelm.data.labelled import prepare_task
     from oelm.data.tasks import TaskSource, find_task
-    from oelm.training.start import model_folder
+    from oelm.training.setup import model_folder
 
     start = model_folder(config.model.name, config.method_name, config.seed) if config.model.name else "bpe:4096"
     named = Path(start)  # a config.json has its tokenizer, if any, beside it; a fresh model's type has none

@@ -71,12 +71,10 @@ class Job:
     vocab: int | None = None
 
     def check(self) -> None:
-        if self.size not in ALL_SIZES:
-            raise unknown("size", self.size, ALL_SIZES)
-        if self.strategy not in STRATEGIES:
-            raise unknown("strategy", self.strategy, STRATEGIES)
-        if self.precision not in ("mixed", "fp32"):
-            raise unknown("precision", self.precision, ("mixed", "fp32"))
+        choices = {"size": tuple(ALL_SIZES), "strategy": STRATEGIES, "precision": ("mixed", "fp32")}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), known)
         for name in ("gpus", "batch"):
             if getattr(self, name) < 1:
                 raise OelmError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -113,9 +111,7 @@ def read_machine(name: str, changes: dict[str, Any]) -> Machine:
         raise OelmError(f"machine {name!r} is no file and unknown; known: {', '.join(MACHINES)}")
     values = asdict(MACHINES[name]) if name in MACHINES else read_yaml(Path(name), "machine")
     if not isinstance(values, dict):
-        raise OelmError(
-            f"machine {name} holds {type(values).__name__}; it must be a mapping, e.g. peak_flops: 3.12e+14"
-        )
+        raise OelmError(f"machine {name} holds {type(values).__name__}; it must be a mapping, e.g. peak_flops: 3e+14")
     values, known = {"name": name} | values | changes, [field.name for field in fields(Machine)]
     for key in values:
         if key not in known:

@@ -200,12 +200,7 @@ def _blocks(config: Any, labels: int | None) -> Blocks | None:
     return Blocks(config.hidden_size, layers, heads, wide, 0, dropout, ours=False) if wide else None
 
 
-def model_flops(
-    model: nn.Module,
-    *,
-    sequence_length: int,
-    shares: Mapping[str, float] | None = None,
-) -> Flops:
+def model_flops(model: nn.Module, *, sequence_length: int, shares: Mapping[str, float] | None = None) -> Flops:
     """Matmul FLOPs per token of a model as it is frozen now, or over a run in which a weight trains only at times.
 
     An encoder–decoder is counted as if both sides read `sequence_length` tokens. A classifier's head works once per

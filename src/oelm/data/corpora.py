@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from oelm.data.hub import Corpus, HubSource
-from oelm.data.localfiles import FilesSource, split_paths
-from oelm.data.rows import text_format
-from oelm.data.sources import DEFAULT_FRACTION, SPLITS, Source
-from oelm.data.textfiles import SUFFIXES
+from oelm.data.sources import DEFAULT_FRACTION, SPLITS, FilesSource, Source, split_paths
+from oelm.data.textfiles import SUFFIXES, text_format
 from oelm.errors import OelmError, unknown
 
 MOST_NAMED = 3
@@ -139,9 +137,7 @@ def _files(
             raise OelmError(f"path {str(path)!r} does not exist; give a file, a folder or one of {', '.join(CORPORA)}")
     train, held_out = split_paths(paths, validation)
     if held_out and fraction is not None:
-        raise OelmError(
-            f"validation text is already in {str(held_out[0])!r}; leave --validation-fraction {fraction} out"
-        )
+        raise OelmError(f"validation text is in {str(held_out[0])!r}; leave --validation-fraction {fraction} out")
     if not held_out and fraction is None:
         fraction = DEFAULT_FRACTION
     stems = [path.resolve().name.split(".")[0] or "corpus" for path in paths]

@@ -21,9 +21,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from oelm.data.fable_words import FABLE, GIRLS, POOLS, Beat, OneOf
+import yaml
+
 from oelm.errors import unknown
 
 SPLITS = ("train", "validation")
@@ -45,11 +47,6 @@ def stories(split: str, seed: int = 0) -> Iterator[Story]:
     if split not in SPLITS:
         raise unknown("fables split", split, SPLITS)
     return _endless(split, seed)
-
-
-def stories_of_size(split: str, seed: int, size_in_bytes: int) -> Iterator[Story]:
-    """The first stories of `stories(split, seed)` that together have at least `size_in_bytes` bytes of UTF-8."""
-    return until(stories(split, seed), size_in_bytes)
 
 
 def split_of(text: str) -> str:
@@ -80,6 +77,7 @@ def _endless(split: str, seed: int) -> Iterator[Story]:
 
 
 def until(endless: Iterator[Story], size_in_bytes: int) -> Iterator[Story]:
+    """The first of them that together have at least `size_in_bytes` bytes of UTF-8."""
     made = 0
     while made < size_in_bytes:
         story = next(endless)
@@ -87,7 +85,50 @@ def until(endless: Iterator[Story], size_in_bytes: int) -> Iterator[Story]:
         yield story
 
 
-# --- The teller ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class OneOf:
+    """Tell one of several branches; each branch is a run of beats that starts with a sentence."""
+
+    branches: tuple[tuple["Beat", ...], ...]
+
+
+@dataclass(frozen=True)
+class InAnyOrder:
+    """Tell `count` of these sentences, none twice, in an order left to chance."""
+
+    sentences: tuple[str, ...]
+    count: int
+
+
+Beat = str | OneOf | InAnyOrder
+
+
+def _numbered(lines: Sequence[Any]) -> Iterator[Any]:
+    """A sentence with # once for every number."""
+    for line in lines:
+        many = isinstance(line, str) and "#" in line
+        yield from (line.replace("#", number) for number in "123") if many else (line,)
+
+
+def _beats(lines: Sequence[Any]) -> tuple[Beat, ...]:
+    return tuple(_beat(line) for line in _numbered(lines))
+
+
+def _beat(line: Any) -> Beat:
+    if isinstance(line, str):
+        return line.replace("¶ ", "\n")
+    if "count" in line:
+        return InAnyOrder(tuple(_numbered(line["in_any_order"])), line["count"])
+    branches = _GRAMMAR[line["one_of"]] if isinstance(line["one_of"], str) else line["one_of"]
+    branches = list(branches.values()) if isinstance(branches, dict) else branches
+    return OneOf(tuple(_beats([branch] if isinstance(branch, str) else branch) for branch in _numbered(branches)))
+
+
+_GRAMMAR = yaml.safe_load(Path(__file__).with_name("fables.yaml").read_text("utf-8"))
+_WORDS = {pool: tuple(words.split()) for pool, words in _GRAMMAR["pools"].items()}
+GIRLS = _WORDS.pop("girl")
+POOLS: Mapping[str, Sequence[str]] = {"name": GIRLS + _WORDS.pop("boy"), **_WORDS}
+FABLE = _beats(_GRAMMAR["fable"])
 
 
 class Piece(NamedTuple):

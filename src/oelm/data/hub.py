@@ -10,9 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from oelm.data.rows import require_columns
 from oelm.data.sources import DEFAULT_FRACTION, VALIDATION_NAMES, Source, carve
-from oelm.data.textfiles import checked_texts, joined_rows
+from oelm.data.textfiles import checked_texts, require_columns, wikitext_documents
 from oelm.errors import OelmError, Unavailable
 from oelm.files import file_hash
 from oelm.hub import reason, unreachable
@@ -180,6 +179,6 @@ class HubSource(Source):
         place, fraction = self._held_out
         rows = self._there.texts(self.corpus.train if split == "train" else place, self.corpus.field, self.stream)
         if self.corpus.rows_are_lines:
-            rows = joined_rows(rows)
+            rows = wikitext_documents(rows)
         kept = (text for text in (rows if fraction is None else carve(rows, split, fraction, self.seed)) if text)
         yield from ((text, None) for text in islice(kept, self.first.get(split)))

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.data.folder import PreparedFolder
 from oelm.data.order import permute
 from oelm.data.tasks import Row, TaskSource
 from oelm.data.tokenization import (
@@ -26,7 +25,7 @@ from oelm.data.tokenization import (
     tokenizer_label,
     vocabulary_size,
 )
-from oelm.data.tokens import data_directory
+from oelm.data.tokens import PreparedFolder, data_directory
 from oelm.errors import OelmError, unknown
 from oelm.files import appearing_folder, exclusive, file_hash, write_json
 
@@ -242,37 +241,30 @@ class _Encoder:
             if encoding.overflowing and self.too_long == "refuse":
                 text = rows[number - 1].texts[0][:40]
                 raise OelmError(f"text {text!r}… has more than {self.max_length} tokens; raise max_length or truncate")
-            row, segments = encoding.ids, encoding.type_ids
+            row, segment = encoding.ids, encoding.type_ids.count(0)
             if self.end is not None:
-                cut = segments.count(0)
-                row = [*row[:cut], self.end, *row[cut:], *([self.end] if pair else [])]
-                first.append(len(row))
-            else:
-                first.append(segments.count(0))
+                row = [*row[:segment], self.end, *row[segment:], *([self.end] if pair else [])]
+                segment = len(row)
             ids.append(row)
+            first.append(segment)
         return ids, first, truncated
 
 
 def _write(folder: Path, split: str, rows: list[Row], encode: _Encoder, classes: int) -> dict[str, Any]:
     from safetensors.numpy import save_file
 
-    ids: list[list[int]] = []
-    first: list[int] = []
-    truncated = 0
-    for start in range(0, len(rows), _CHUNK):
-        more, segments, cut = encode(rows[start : start + _CHUNK])
-        ids, first, truncated = ids + more, first + segments, truncated + cut
+    chunks = [encode(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)]
+    ids = [np.array(row, dtype=np.int32) for more, _, _ in chunks for row in more]
+    first = np.array([length for _, segments, _ in chunks for length in segments], dtype=np.int64)
     lengths = np.array([len(row) for row in ids], dtype=np.int64)
     labels = np.array([row.label for row in rows], dtype=np.int64)
-    flat = np.concatenate([np.array(row, dtype=np.int32) for row in ids])
     file = folder / f"{split}.safetensors"
-    tensors = {"ids": flat, "ends": lengths.cumsum(), "first": np.array(first, dtype=np.int64), "labels": labels}
-    save_file(tensors, file)
+    save_file({"ids": np.concatenate(ids), "ends": lengths.cumsum(), "first": first, "labels": labels}, file)
     return {
         "rows": len(rows),
         "tokens": int(lengths.sum()),
         "longest": int(np.maximum(first, lengths - first).max() if encode.separate else lengths.max()),
-        "truncated": truncated,
+        "truncated": sum(cut for _, _, cut in chunks),
         "per_class": np.bincount(labels, minlength=classes).tolist(),
         "sha256": file_hash(file),
     }

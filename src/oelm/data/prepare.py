@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.data.corpora import MadeSource, documents, find_source
-from oelm.data.journal import Entry, TokenLog, journal_path
 from oelm.data.sources import DEFAULT_FRACTION, Source
-from oelm.data.staging import SOURCE, disk_errors, is_finished, publish, staging_folder
+from oelm.data.staging import SOURCE, Entry, TokenLog, disk_errors, is_finished, publish, staging_folder
 from oelm.data.tokenization import (
     SAMPLE_BYTES,
     bpe_size,
@@ -149,10 +148,8 @@ def _encode_split(
     """Write one token file, taking over what its journal already has; what the manifest says of it."""
     expected = source.expected_bytes(split)
     done = Entry("", 0, 0, 0, 0.0)
-    pending: deque[tuple[Entry, list[str], Future[Encoded]]] = (
-        deque()
-    )  # in order, so the file does not depend on the workers
-    with TokenLog(staging / FILES[split], journal_path(staging, split), encoder.dtype) as log:
+    pending: deque[tuple[Entry, list[str], Future[Encoded]]] = deque()  # in order, however many workers there are
+    with TokenLog(staging, split, encoder.dtype) as log:
 
         def count(entry: Entry) -> None:
             nonlocal done

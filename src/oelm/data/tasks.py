@@ -18,12 +18,12 @@ import numpy as np
 
 from oelm.data.hub import HubDataset
 from oelm.data.order import permute
-from oelm.data.rows import SUFFIXES, is_unicode, read_columns, require_columns
+from oelm.data.textfiles import TABLES, is_unicode, read_columns, require_columns
 from oelm.errors import OelmError, unknown
 from oelm.files import file_hash
 from oelm.validation import plain_number, require_name
 
-_OR_SUFFIXES = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+_OR_SUFFIXES = f"{', '.join(TABLES[:-1])} or {TABLES[-1]}"
 FILES = f"a train and a validation file ({_OR_SUFFIXES})"
 _OTHER_NAMES = {"validation": ("validation", "valid", "val", "dev"), "validation_matched": ("validation", "dev")}
 _MOST_CLASSES = 1_000
@@ -171,9 +171,7 @@ class TaskSource:
         numbers |= {str(i): numbers[name] for i, name in enumerate(self._numbered(classes))}
         for number, texts, label in self._raw(split):
             if label not in numbers:
-                raise OelmError(
-                    f"{self._where(split)}, row {number}: label {label!r} is not one of {', '.join(classes)}"
-                )
+                raise self._bad(split, number, f"label {label!r} is not one of {', '.join(classes)}")
             yield Row(texts, numbers[label])
 
     def _numbered(self, classes: Sequence[str]) -> Sequence[str]:
@@ -190,17 +188,16 @@ class TaskSource:
         for number, values in enumerate(self._values(split, columns), start=1):
             *texts, label = (*values, _TARGET) if self.task.is_pairs else values
             blank = self.task.is_pairs and not all(isinstance(text, str) and text.strip() for text in texts)
-            if blank or _missing(label) or any(text is None for text in texts):
-                raise OelmError(f"{self._where(split)}, row {number}: a value of {', '.join(columns)} is missing")
+            if blank or label in (None, "") or label != label or any(text is None for text in texts):
+                raise self._bad(split, number, f"a value of {', '.join(columns)} is missing")
             if other := [text for text in texts if not isinstance(text, str)]:
-                raise OelmError(f"{self._where(split)}, row {number}: {other[0]!r} is no text")
+                raise self._bad(split, number, f"{other[0]!r} is no text")
             if not all(map(is_unicode, texts)):
-                raise OelmError(f"{self._where(split)}, row {number}: the text is no valid Unicode")
-            if not _is_class(label):
-                raise OelmError(
-                    f"{self._where(split)}, row {number}: label {label!r} is no class; use names or whole numbers"
-                )
-            yield number, tuple(texts), _label_name(label)
+                raise self._bad(split, number, "the text is no valid Unicode")
+            name = _class_name(label)
+            if name is None:
+                raise self._bad(split, number, f"label {label!r} is no class; use names or whole numbers")
+            yield number, tuple(texts), name
         if not number:
             raise OelmError(f"{self._where(split)} has no rows; a task needs some in each split")
 
@@ -219,7 +216,8 @@ class TaskSource:
         name = self.splits[split]
         return str(self._file(name)) if self.path is not None else f"{self.task.hub} ({self._config()}, {name})"
 
-    # Files
+    def _bad(self, split: str, row: int, problem: str) -> OelmError:
+        return OelmError(f"{self._where(split)}, row {row}: {problem}")
 
     def _file(self, split: str) -> Path:
         folder = self.path
@@ -231,14 +229,13 @@ class TaskSource:
         language = self.language or self.task.config
         endings = [f".{language}"] if self.task.languages else []
         endings += [""] if language == self.task.config else []  # without a name, it is the language that the task has
-        names = [f"{name}{end}{suffix}" for end in endings for name in _names(split) for suffix in SUFFIXES]
+        stems = dict.fromkeys((split, *_OTHER_NAMES.get(split, ())))
+        names = [f"{stem}{end}{suffix}" for end in endings for stem in stems for suffix in TABLES]
         for name in (f"{name}{packing}" for name in names for packing in ("", ".gz", ".zst")):
             if (folder / name).is_file():
                 return folder / name
-        stem = names[0].removesuffix(SUFFIXES[0])
+        stem = names[0].removesuffix(TABLES[0])
         raise OelmError(f"{folder} has no {split} split; its file should be called {stem}, with {_OR_SUFFIXES}")
-
-    # The hub
 
     def _config(self) -> str | None:
         return self.language if self.task.languages and self.language else self.task.config
@@ -254,25 +251,13 @@ class TaskSource:
         return HubDataset(self.task.hub, self._config(), self.revision or self.task.revision, failure)
 
 
-def _missing(label: Any) -> bool:
-    return label is None or label == "" or label != label
+def _class_name(label: Any) -> str | None:
+    """What a label names; None for a truth value, a list and a score.
 
-
-def _is_class(label: Any) -> bool:
-    """Whether it names a class: a truth value, a list and a score do not."""
-    if isinstance(label, str):
-        label = number if (number := plain_number(label)) is not None else label
-    return not isinstance(label, bool) and (isinstance(label, str | int) or _is_whole(label))
-
-
-def _is_whole(label: Any) -> bool:
-    return isinstance(label, float) and label.is_integer()
-
-
-def _label_name(label: Any) -> str:
-    """1, "1" and 1.0 are one label: files differ in how they write whole numbers."""
-    return str(int(label)) if _is_whole(label) else str(label)
-
-
-def _names(split: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((split, *_OTHER_NAMES.get(split, ()))))
+    1, "1" and 1.0 are one label: files differ in how they write whole numbers.
+    """
+    value = plain_number(label) if isinstance(label, str) else label
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not (whole or value is None):
+        return None
+    return str(int(label)) if isinstance(label, float) else str(label)

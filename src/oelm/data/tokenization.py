@@ -8,12 +8,13 @@ marks that encoders and encoder–decoders need (padding, mask, sentinels) · a 
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oelm.data.textfiles import up_to
 from oelm.errors import OelmError, Unavailable
 from oelm.hub import reason, unreachable
 
@@ -30,8 +31,6 @@ SAMPLE_BYTES = 50_000_000  # a trained tokenizer sees the training text up to he
 # What other tokenizers call the end of a document, in the order we look for it.
 _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[SEP]")
 _WAYS = "gpt2, bpe:4096 (trained on your text), a tokenizer.json, its folder, or a model's folder or hub name"
-
-
 _MARKS = {"pad": ("<pad>", "[PAD]", "<|padding|>"), "mask": ("<mask>", "[MASK]", "<|mask|>")}
 SENTINELS = 100
 SPECIAL = "+special"
@@ -81,7 +80,7 @@ def load_tokenizer(
     elif path.is_file():
         tokenizer = _from_file(path)
     elif (path / "config.json").is_file() or not (path.exists() or path.suffix == ".json"):
-        tokenizer = model_tokenizer(spec)
+        tokenizer = _of_model(spec)
     elif path.is_dir() and (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
         tokenizer = _from_vocabulary(path)
     else:
@@ -93,7 +92,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def model_tokenizer(spec: str | Path) -> "Tokenizer":
+def _of_model(spec: str | Path) -> "Tokenizer":
     """The tokenizer that belongs to a model folder or hub name."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -111,8 +110,6 @@ def model_tokenizer(spec: str | Path) -> "Tokenizer":
         raise Unavailable(f"tokenizer {str(spec)!r} is none that can be had ({why}); give {_WAYS}") from None
     if len(found) <= len(found.all_special_ids):  # what transformers makes of a folder without tokenizer files
         raise OelmError(f"model {str(spec)!r} comes without a vocabulary; name a tokenizer of your own (--tokenizer)")
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     return tokenizer
 
 
@@ -127,9 +124,7 @@ def bpe_size(spec: str | Path) -> int | None:
     digits = str(spec)[4:].removesuffix(SPECIAL).replace(",", "").replace("_", "")
     smallest = SMALLEST_BPE + (2 + SENTINELS if str(spec).endswith(SPECIAL) else 0)
     if not digits.isdigit() or int(digits) < smallest:
-        raise OelmError(
-            f"tokenizer {str(spec)!r} is not possible; the size must be a number from {smallest} on, as in bpe:4096"
-        )
+        raise OelmError(f"tokenizer {str(spec)!r} is not possible; give a size from {smallest} on, as in bpe:4096")
     return int(digits)
 
 
@@ -214,16 +209,8 @@ def _train(size: int, documents: Iterable[str], sample_bytes: int, special: bool
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # every byte, so that any text can be encoded
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_sample(documents, sample_bytes), trainer)
+    tokenizer.train_from_iterator(up_to(documents, sample_bytes, lambda text: len(text.encode())), trainer)
     return tokenizer
-
-
-def _sample(documents: Iterable[str], size: int) -> Iterator[str]:
-    for text in documents:
-        if size <= 0:
-            return
-        yield text
-        size -= len(text.encode())
 
 
 def _from_vocabulary(folder: Path) -> "Tokenizer":

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from oelm.data.folder import PreparedFolder
 from oelm.errors import OelmError
 from oelm.files import file_hash
 
@@ -24,6 +23,30 @@ FORMAT = 1
 FILES = {"train": "train.bin", "validation": "val.bin"}
 UNFINISHED = ".unfinished"
 _PREPARE = "oelm data prepare"
+
+
+@dataclass(frozen=True)
+class PreparedFolder:
+    """What every prepared folder has, whether its texts are for a language model or for a classifier."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.manifest["name"]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.manifest["tokenizer"]["vocab_size"]
+
+    @property
+    def tokenizer_hash(self) -> str:
+        return self.manifest["tokenizer"]["hash"]
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.path / "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -121,11 +144,9 @@ def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
     if matching:
         names = ", ".join(path.name for path in matching)
         raise OelmError(f"data {str(name_or_path)!r} is prepared more than once in {root}; choose one of {names}")
-    unfinished = [
-        path for path in (Path(f"{name_or_path}{UNFINISHED}"), root / f"{name_or_path}{UNFINISHED}") if path.is_dir()
-    ]
-    if unfinished:
-        raise OelmError(f"data {str(name_or_path)!r} is unfinished ({unfinished[0]}); run the same `{_PREPARE}` again")
+    for path in (Path(f"{name_or_path}{UNFINISHED}"), root / f"{name_or_path}{UNFINISHED}"):
+        if path.is_dir():
+            raise OelmError(f"data {str(name_or_path)!r} is unfinished ({path}); run the same `{_PREPARE}` again")
     _require_no_task(str(name_or_path), root)
     corpora = [path.name for path, name in called.items() if name]
     known = ", ".join(corpora) or "nothing yet"

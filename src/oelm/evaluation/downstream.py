@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oelm.data.rows import lines_of
+from oelm.data.textfiles import lines_of
 from oelm.errors import OelmError, Unavailable, unknown
 from oelm.evaluation.subjects import Subject
 from oelm.hub import reason, unreachable

@@ -17,7 +17,7 @@ from oelm.data.tokenization import end_of_text_id, tokenizer_hash
 from oelm.errors import OelmError, Unavailable, unknown
 from oelm.files import appearing_folder
 from oelm.freezing.report import FreezeReport
-from oelm.models.remote_code import write_code
+from oelm.models.export import to_stock, write_code
 from oelm.runs import RunFolder, config_differences, find_runs
 from oelm.training import checkpoints
 
@@ -103,7 +103,6 @@ def _models(folder: Path, to: str) -> tuple[Any, Any]:
     from transformers.utils import logging
 
     from oelm.freezing.projections import merge
-    from oelm.models.export import to_stock
     from oelm.models.gpt import GPT
 
     logging.disable_progress_bar()

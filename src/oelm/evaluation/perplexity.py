@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from oelm.data.rows import lines_of
+from oelm.data.textfiles import lines_of
 from oelm.errors import OelmError
 from oelm.evaluation.subjects import Subject
 

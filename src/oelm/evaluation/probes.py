@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from oelm.data.fable_words import POOLS
-from oelm.data.fables import stories
+from oelm.data.fables import POOLS, stories
 from oelm.errors import OelmError
 from oelm.evaluation.subjects import Subject
 from oelm.models.attention import attention_weights

@@ -110,7 +110,7 @@ def _folder(experiment: Experiment) -> Path:
 
 def prepare_rows(experiment: Experiment, settings: Sequence[str], root: Path | None) -> PreparedData:
     """A task's rows, tokenised; `--set model.encoder=FOLDER` puts another encoder in the catalog's place."""
-    from oelm.training.start import model_folder  # with torch, so not before it is needed
+    from oelm.training.setup import model_folder  # with torch, so not before it is needed
 
     task = experiment.task
     assert task is not None

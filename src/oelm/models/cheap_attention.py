@@ -185,22 +185,18 @@ def weighted(blocks: list[Tensor], v: Tensor, dropout: nn.Module) -> Tensor:
     return torch.cat([dropout(block).to(v.dtype) @ v[:, :, : block.shape[-1]] for block in blocks], dim=2)
 
 
-class PositionMixing(nn.Module):
+class PositionMixing(SharedMixing):
     """What a token reads depends on positions only: on learned scores (random Synthesizer), or on nothing (MixiT).
 
     A Synthesizer learns a score for every pair of positions and head, and takes their softmax. MixiT's matrix is fixed:
     the token itself, plus random weights of the tokens so far that add up to 0.
     """
 
-    has_queries = False
     table: Tensor  # (H, max_seq_len, max_seq_len)
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
-        super().__init__()
-        self.config, self.layer, self.learned = config, layer, config.attention == "synthesizer"
-        self.value = nn.Linear(config.d_model, config.d_model, bias=False)
-        self.output = nn.Linear(config.d_model, config.d_model, bias=False)
-        self.output_dropout = Dropout(config.dropout)
+        super().__init__(config, layer)
+        self.learned = config.attention == "synthesizer"
         table = torch.randn(config.num_heads, config.max_seq_len, config.max_seq_len)
         if self.learned:
             self.table = nn.Parameter(table)
@@ -231,9 +227,6 @@ class PositionMixing(nn.Module):
             mask = torch.ones(table.shape[-2:], dtype=torch.bool, device=table.device)
             mask = mask.tril(table.shape[-1] - table.shape[-2])
         return table.masked_fill(~mask, -math.inf).softmax(dim=-1) if self.learned else table * mask
-
-    def attention_flops(self, length: int) -> int:
-        return (length + 1) * self.config.d_model
 
 
 def _centred(noise: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Our GPT as the stock architecture that computes the same: GPT-2, GPT-NeoX, Llama or Qwen3.
+"""Our GPT for those who have no oelm: as the stock architecture that computes the same (GPT-2, GPT-NeoX, Llama or
+Qwen3); or with its source beside the weights, where none does (key offset, thin heads, projections without weights).
 
 >>> from oelm import GPT, GPTConfig
 >>> model = GPT(GPTConfig.of_size("demo", vocab_size=64))
@@ -9,8 +10,11 @@
 """
 
 import copy
+import json
+import re
 from dataclasses import dataclass, fields
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,8 @@ from oelm.models.gpt import GPT
 from oelm.models.shape import GPTConfig
 from oelm.yaml_files import read_yaml
 
+_IMPORT = re.compile(r"^( *)from (oelm[\w.]*) import", re.MULTILINE)
+_MODEL, _CONFIG = "oelm.models.huggingface", "oelm.models.configuration"
 _EVERYWHERE = {
     *("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_seq_len", "positions", "norm", "ffn", "qk_norm"),
     *("dropout", "residual_init", "ffn_dropout", "method_architecture"),  # no matter to what a trained model computes
@@ -127,3 +133,31 @@ def _renamed(model: GPT, stock: Stock) -> dict[str, Tensor]:
         if stock.transposed:
             state[f"{module}.bias"] = torch.zeros(len(weight))
     return state
+
+
+def write_code(folder: Path) -> None:
+    """Add our modules to a saved model's folder, each importing its neighbours there, and name them in config.json.
+
+    transformers then loads it with `trust_remote_code=True`.
+    """
+    waiting, done = [_MODEL, _CONFIG], set()
+    while waiting:
+        name = waiting.pop()
+        if name in done:
+            continue
+        done.add(name)
+        source = Path(import_module(name).__file__ or "").read_text("utf-8")
+        waiting += [imported for _, imported in _IMPORT.findall(source)]
+        here = _IMPORT.sub(lambda found: f"{found[1]}from .{_flat(found[2])} import", source)
+        (folder / f"{_flat(name)}.py").write_text(here, encoding="utf-8")
+    file = folder / "config.json"
+    named = {"AutoConfig": f"{_flat(_CONFIG)}.HFGPTConfig", "AutoModelForCausalLM": f"{_flat(_MODEL)}.GPTForCausalLM"}
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "auto_map": named}, indent=2) + "\n", "utf-8")
+
+
+def _flat(module: str) -> str:
+    """
+    >>> _flat("oelm.models.gpt")
+    'oelm_models_gpt'
+    """
+    return module.replace(".", "_")

@@ -144,9 +144,8 @@ class GPT(nn.Module):
         try:
             model.load_state_dict(without_prefix(load_file(folder / "model.safetensors")))
         except (OSError, RuntimeError, SafetensorError) as error:
-            raise OelmError(
-                f"{folder}/model.safetensors does not fit its config: {' '.join(str(error).split())}"
-            ) from error
+            why = " ".join(str(error).split())
+            raise OelmError(f"{folder}/model.safetensors does not fit its config: {why}") from error
         model.name_or_path = str(folder)  # as in transformers: these weights are worth keeping
         return model
 

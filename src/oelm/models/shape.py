@@ -48,9 +48,7 @@ class GPTConfig:
     def __post_init__(self) -> None:
         require_valid(self)
         if self.d_model % self.num_heads:
-            raise OelmError(
-                f"num_heads {self.num_heads} does not divide d_model {self.d_model}; choose a divisor of {self.d_model}"
-            )
+            raise OelmError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}; choose a divisor")
         words = {"positions": POSITIONS, "norm": NORMS, "ffn": FFNS, "residual_init": STARTS, "attention": ATTENTIONS}
         for name, known in words.items():
             if getattr(self, name) not in known:
@@ -137,10 +135,8 @@ def _usual(name: str) -> Any:
     return getattr(GPTConfig, name)
 
 
-def _shape(d_model: int, num_layers: int, num_heads: int, max_seq_len: int = 512) -> GPTConfig:
-    return GPTConfig(
-        d_model=d_model, num_layers=num_layers, num_heads=num_heads, d_ff=4 * d_model, max_seq_len=max_seq_len
-    )
+def _shape(width: int, layers: int, heads: int, max_seq_len: int = 512) -> GPTConfig:
+    return GPTConfig(d_model=width, num_layers=layers, num_heads=heads, d_ff=4 * width, max_seq_len=max_seq_len)
 
 
 SIZES: dict[str, GPTConfig] = {
@@ -169,9 +165,7 @@ def _eights(width: float) -> int:
 
 def _thin(config: GPTConfig, by: int) -> dict[str, Any]:
     if config.d_model % (by * config.num_heads):
-        raise OelmError(
-            f"thin={by} does not divide the head size {config.head_dim}; choose a divisor of {config.head_dim}"
-        )
+        raise OelmError(f"thin={by} does not divide the head size {config.head_dim}; choose a divisor")
     return {"qk_width": config.d_model // by}
 
 

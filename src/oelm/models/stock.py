@@ -1,13 +1,15 @@
 """Any model of transformers that reads or writes text: its configuration, its weights, its loss.
 
-What cannot be is refused by `stock_config`, `objective_of` and `fit_to`, which need no weights; `build` loads or draws
-them. A language model comes out as one that gives its loss, like our GPT: `model(inputs, targets)`.
+What cannot be is refused by `stock_config`, `objective_of`, `fit_to` and those that give a classifier's head, which
+need no weights; `build` loads or draws them. A language model comes out as one that gives its loss, like our GPT:
+`model(inputs, targets)`.
 """
 
 import inspect
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from oelm.errors import OelmError
 from oelm.freezing.apply import restore
 from oelm.freezing.projections import CONFIG_KEY, described_in
 from oelm.models.kernels import vocabulary_loss
-from oelm.models.known import KNOWN, family, named_config
+from oelm.models.known import KNOWN, family, named_config, read_config
+from oelm.models.shape import GPTConfig
 
 log = logging.getLogger("oelm")
 OBJECTIVES = {
@@ -31,6 +34,8 @@ OBJECTIVES = {
 }
 """What each is called in the names of transformers' Auto classes."""
 _OF_FAMILY = {"decoder": "causal", "encoder": "masked", "encoder-decoder": "seq2seq"}
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "data2vec-text")
+"""Model types whose positions start after the padding id, so that they have room for fewer tokens than positions."""
 PICKLED = "OELM_PICKLED_WEIGHTS"
 """Set to 1 to load weights that are no safetensors: unpickling a stranger's file is trusting the stranger."""
 
@@ -101,6 +106,65 @@ def fit_to(config: Any, *, end: int, pad: int | None, vocab_size: int) -> Any:
     return config
 
 
+def gpt_classifier_config(gpt: GPTConfig, classes: Sequence[str]) -> Any:
+    """Our GPT with a classifier's head, as a transformers configuration."""
+    from oelm.models.huggingface import HFGPTConfig
+
+    return _with_classes(HFGPTConfig(**asdict(gpt)), classes)
+
+
+def encoder_config(encoder: str, classes: Sequence[str], config: Any = None) -> Any:
+    """The configuration of a model, its own or the one given, with a head for these classes."""
+    config = config or read_config(encoder)
+    trained_for = [name for name in config.architectures or [] if name.endswith("ForSequenceClassification")]
+    if not trained_for:
+        return _with_classes(config, classes)
+    names = [str(config.id2label[i]) for i in range(config.num_labels)]
+    if len(classes) > len(names):
+        raise OelmError(
+            f"the data have {len(classes)} classes ({', '.join(classes)}), but {encoder} is a classifier of "
+            f"{len(names)} ({', '.join(names)}); use an encoder without a classifier's head"
+        )
+    generic = all(name.startswith("LABEL_") for name in names)
+    if not generic and [name.lower() for name in names[: len(classes)]] != [name.lower() for name in classes]:
+        raise OelmError(
+            f"{encoder} is a classifier of {', '.join(names)}, the data's classes are {', '.join(classes)}; "
+            "use an encoder without a classifier's head, or prepare the data with the same classes in the same order"
+        )
+    return _with_padding(config)
+
+
+def longest_input(config: Any) -> int | None:
+    """How many tokens the model can read; None if there is no limit."""
+    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if positions and config.model_type in _OFFSET_POSITIONS:
+        return positions - (config.pad_token_id or 0) - 1
+    return positions
+
+
+def reads_segments(model: nn.Module) -> bool:
+    """Whether the model can be told which of two texts a token belongs to.
+
+    GPT-2 takes segments, too, but looks them up among its words: there even zeros change what is read.
+    """
+    kinds = getattr(model.config, "type_vocab_size", None) or 0
+    return kinds > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
+
+
+def _with_classes(config: Any, classes: Sequence[str]) -> Any:
+    config.id2label = dict(enumerate(classes))
+    config.label2id = {name: number for number, name in enumerate(classes)}
+    return _with_padding(config)
+
+
+def _with_padding(config: Any) -> Any:
+    """Decoders have no padding id, or -1: then it is their end of text, or else the first token."""
+    end = getattr(config, "eos_token_id", None)
+    wanted = (getattr(config, "pad_token_id", None), end[0] if isinstance(end, list) else end, 0)
+    config.pad_token_id = next(token for token in wanted if token is not None and 0 <= token < config.vocab_size)
+    return config
+
+
 def build(objective: str, config: Any, weights: str | Path | None) -> nn.Module:
     """The model with the weights of a folder or hub name, or with fresh ones."""
     import transformers
@@ -128,9 +192,7 @@ def build(objective: str, config: Any, weights: str | Path | None) -> nn.Module:
         if weights is None:
             raise
         reason = " ".join(str(error).split())[:160]
-        hint = (
-            "" if "safetensors" not in reason else f" with safetensors (or set {PICKLED}=1 if you trust pickled ones)"
-        )
+        hint = f" with safetensors (or set {PICKLED}=1 if you trust pickled ones)" if "safetensors" in reason else ""
         raise OelmError(
             f"the weights of {weights} cannot be loaded ({reason}); give a complete model folder{hint}"
         ) from error
@@ -207,9 +269,7 @@ def _leave_head(model: Any, causal: bool) -> bool:
         logits = model(**given).logits
         half = ids.shape[1] // 2
         if causal and not torch.allclose(model(ids[:, :half]).logits, logits[:, :half], rtol=1e-3, atol=1e-3):
-            raise OelmError(
-                f"{type(model).__name__} sees the tokens that it should predict; it cannot be trained as causal"
-            )
+            raise OelmError(f"{type(model).__name__} sees the tokens that it should predict; it cannot train as causal")
         if type(head) is not nn.Linear:
             return False
         head.__class__ = _LateHead

@@ -149,12 +149,8 @@ def resolve(run: Path, which: str = BEST) -> Checkpoint:
 
 
 def _steps(folder: Path) -> dict[int, Path]:
-    found = {}
-    for path in folder.glob("step-*"):
-        number = path.name.removeprefix("step-")
-        if number.isdigit():
-            found[int(number)] = path
-    return found
+    named = {path.name.removeprefix("step-"): path for path in folder.glob("step-*")}
+    return {int(number): path for number, path in named.items() if number.isdigit()}
 
 
 def _point(link: Path, target: Path) -> None:

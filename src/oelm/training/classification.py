@@ -15,8 +15,8 @@ from oelm.data.order import GroupedOrder
 from oelm.data.tokenization import load_tokenizer
 from oelm.errors import OelmError
 from oelm.training.config import TrainingSection
+from oelm.training.distributed import ALONE, World
 from oelm.training.objectives import Ids, named, perplexity, validation_part
-from oelm.training.world import ALONE, World
 
 Batch = dict[str, Tensor]
 
@@ -140,10 +140,8 @@ class Classification(Rows):
         for index, scores in enumerate(self._scores):
             parts = np.split(texts.row(index), [texts.first[index]])
             said = [tokenizer.decode(part.tolist()) for part in parts if len(part)]
-            known = {"label": classes[texts.labels[index]], "prediction": classes[scores.argmax()]}
-            rows.append(
-                {"index": index, **known, "scores": [round(float(s), 6) for s in scores], "text": " ‖ ".join(said)}
-            )
+            row = {"index": index, "label": classes[texts.labels[index]], "prediction": classes[scores.argmax()]}
+            rows.append({**row, "scores": [round(float(s), 6) for s in scores], "text": " ‖ ".join(said)})
         return rows
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -281,8 +281,6 @@ def _value(text: str, assignment: str) -> Any:
 
 _UNION_MEMBER = re.compile(r"constrained-|literal\[|dict\[|(str|int|float)$")
 """What pydantic adds to the name of a key that may have several types."""
-
-
 _PYDANTICS = re.compile(r"Value error, |, (unable|got) .*| or instance of \w+| after validation.*|valid (?!int|dict)")
 """Words of its messages that say nothing to the user."""
 

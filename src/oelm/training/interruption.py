@@ -6,13 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-STOP_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
-)
+_NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 """SIGHUP is a terminal that was closed. Whatever was ignored when we were started (`nohup`) stays ignored."""
 ECHO_SECONDS: dict[int, float] = dict(zip(STOP_SIGNALS, (10.0, 1.0, 10.0, 1.0), strict=False))
 """How long a signal repeats the first request. A person who asks again means it; SIGTERM comes from launchers and from
@@ -42,12 +41,10 @@ def leave_terminal() -> None:
         try:
             os.write(stream.fileno(), b"")
         except (OSError, ValueError, AttributeError):  # no such terminal; or not a file at all
-            try:
+            with suppress(OSError, ValueError, AttributeError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, stream.fileno())
                 os.close(nowhere)
-            except (OSError, ValueError, AttributeError):
-                continue
 
 
 class Interrupted(Exception):

@@ -18,7 +18,7 @@ from oelm.data.tokenization import Marks
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.training.config import TrainingSection
-from oelm.training.world import ALONE, World
+from oelm.training.distributed import ALONE, World
 
 Ids = NDArray[np.int64]
 Batch = tuple[Tensor | dict[str, Tensor], Tensor]

@@ -1,4 +1,4 @@
-"""What a run says of itself: rows of metrics on the way, its status, and its timing and result at the end."""
+"""What a run says of itself: rows of metrics and samples on the way, its status, its timing and result at the end."""
 
 import logging
 import math
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from oelm.costs.inspection import model_flops
+from oelm.data.tokenization import end_of_text_id, load_tokenizer
 from oelm.errors import OelmError
 from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import trained_shares
@@ -23,6 +24,7 @@ from oelm.training.tracking import Trackers
 log = logging.getLogger("oelm")
 Progress = Callable[[dict[str, Any]], None]
 HEARTBEAT_SECONDS = 1.0
+LONGEST_SAMPLE = 60  # tokens
 SMOOTHING = 0.9
 """Weight of the past in the pace that speed and remaining time are told from."""
 
@@ -181,3 +183,38 @@ class Reporter:
 
     def _tokens_per_second(self) -> float | None:
         return self._tokens(1) / self._pace if self._pace else None
+
+
+def sampler(parts: Parts) -> Callable[[Any], str] | None:
+    """What lets a model write after the run's `sample` prompt, or None if none is asked for (here).
+
+    The likeliest token each time: nothing is drawn, so a run with samples computes what one without them computes.
+    """
+    prompt = parts.config.runtime.sample
+    if prompt is None:
+        return None
+    if (
+        parts.config.model.objective not in (None, "causal")
+        or parts.objective.headline != "perplexity"
+        or parts.config.runtime.strategy == "fsdp"
+    ):
+        raise OelmError(f"sample {prompt!r} needs a language model that is whole in one process: no task and no fsdp")
+    if not parts.world.leads:
+        return None
+    tokenizer = load_tokenizer(parts.data.tokenizer_path)
+    end = end_of_text_id(tokenizer)
+    given = [end, *tokenizer.encode(prompt, add_special_tokens=False).ids]
+    context = parts.objective.tokens_per_batch // parts.config.training.batch_size
+
+    @torch.no_grad()
+    def write(model: Any) -> str:
+        ids = list(given)
+        for _ in range(LONGEST_SAMPLE):
+            inputs = torch.tensor([ids[-context:]], device=parts.device)
+            last = model.head(model.hidden(inputs)[:, -1]) if hasattr(model, "hidden") else model(inputs).logits[:, -1]
+            ids.append(int(last[0].argmax()))
+            if ids[-1] == end:
+                break
+        return tokenizer.decode([token for token in ids[len(given) :] if token != end])
+
+    return write

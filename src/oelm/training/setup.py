@@ -15,17 +15,19 @@ from oelm.data import labelled
 from oelm.data.labelled import TaskData
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
-from oelm.freezing.apply import freeze
+from oelm.freezing.apply import freeze, freeze_from_report
 from oelm.freezing.methods import method
+from oelm.freezing.projections import described_in, note
 from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import Schedule
+from oelm.freezing.sites import attention_sites
 from oelm.models.gpt import GPT, GPTConfig
-from oelm.runs import RunFolder, checkpoint_bytes
+from oelm.runs import RunFolder, checkpoint_bytes, folder_name
+from oelm.training import checkpoints
 from oelm.training.config import RunConfig
+from oelm.training.distributed import ALONE, World
 from oelm.training.environment import keep_freed_memory
 from oelm.training.objectives import LanguageModelling, Objective
-from oelm.training.start import freeze_again
-from oelm.training.world import ALONE, World
 
 HASHED_BYTES = 4 * 10**9
 DEVICES = "auto, cpu, cuda, cuda:N or mps"
@@ -106,7 +108,7 @@ def _own_parts(config: RunConfig, data: Data, device: torch.device, world: World
     config.model.objective = None  # the data say it; so records are as before
     gpt = model_config(config, data.vocab_size)
     if isinstance(data, TaskData):
-        from oelm.models.classifiers import gpt_classifier_config
+        from oelm.models.stock import gpt_classifier_config
 
         return classifier_parts(config, data, device, world, gpt_classifier_config(gpt, data.classes), None)
     if not gpt.causal:
@@ -147,17 +149,18 @@ def with_steps(config: RunConfig, data: TaskData) -> None:
 def classifier_parts(
     config: RunConfig, data: TaskData, device: torch.device, world: World, shape: Any, start_from: str | None
 ) -> Parts:
-    from oelm.models.classifiers import build_classifier, reads_segments
+    from oelm.models.stock import build, reads_segments
     from oelm.training.classification import Classification
     from oelm.training.stock import require_fit
 
     with_steps(config, data)
     require_fit(shape, start_from or config.model.name, data, fresh=start_from is None)
     with torch.device("meta"):
-        segments = config.training.segments and reads_segments(build_classifier(shape, None))
+        segments = config.training.segments and reads_segments(build("classification", shape, None))
     how: dict[str, Any] = {"seed": config.seed, "device": device, "world": world, "pad_id": shape.pad_token_id or 0}
     objective = Classification(data, config.training, segments=segments, **how)
-    return Parts(config, data, objective, device, partial(build_classifier, shape), start_from=start_from, world=world)
+    build_model = partial(build, "classification", shape)
+    return Parts(config, data, objective, device, build_model, start_from=start_from, world=world)
 
 
 def with_checkpointing(model: nn.Module) -> nn.Module:
@@ -223,20 +226,66 @@ def _require_space(parts: Parts, folder: RunFolder) -> None:
 
 def _require_memory(report: FreezeReport, device: torch.device) -> None:
     """Refuse a model whose weights, gradients and moments alone are more than the device has altogether."""
-    total = _memory_of(device)
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+    else:
+        try:
+            total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, ValueError, OSError):
+            return  # nobody says
     needed = 4 * report.total_parameters + 12 * report.most_trainable_parameters
-    if total is not None and needed > total:
+    if needed > total:
         raise OelmError(
             f"a model of {report.total_parameters:,} parameters takes {needed / 1e9:.0f} GB to train (weights, "
             f"gradients, AdamW's moments), but {device} has {total / 1e9:.0f} GB; use a smaller model or another device"
         )
 
 
-def _memory_of(device: torch.device) -> int | None:
-    """Bytes that a device has altogether; None where nobody says."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
+def model_folder(name: str, method_name: str, seed: int) -> str:
+    """What a model is called: {method} and {seed} filled in, and for a run of ours, which may be the start of another
+    one, its best checkpoint: a model folder like any other."""
+    filled = name.replace("{method}", folder_name(method_name)).replace("{seed}", str(seed))
+    if RunFolder(filled).config_file.is_file():
+        return str(checkpoints.resolve(Path(filled)).path)
+    if filled != name:
+        raise OelmError(f"model {filled} is no run; train it first, or give another with --set model.name=FOLDER")
+    return name
+
+
+def frozen_by(folder: str, config: RunConfig) -> FreezeReport | None:
+    """What a checkpoint's run froze, if this run's method is the same one: it stays frozen, bit for bit.
+
+    Any other method takes the weights for pretrained ones, so that `baseline` trains everything.
+    """
+    if not (Path(folder) / checkpoints.MANIFEST).is_file():
         return None
+    report, chosen = FreezeReport.from_dict(checkpoints.Checkpoint(Path(folder)).freeze), method(config.method)
+    if chosen.to_dict() == report.method.to_dict() and not chosen.moves:
+        return report
+    if described_in(folder):
+        raise OelmError(
+            f"{folder} has projections that only its own method knows; use --method {report.method.name}, "
+            f"not {chosen.name}"
+        )
+    return None
+
+
+def freeze_again(model: nn.Module, report: FreezeReport) -> FreezeReport:
+    """Freeze what is frozen in the weights that a model starts from, whose names may lack a prefix."""
+    attention_sites(model)  # splits what is fused
+    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    if any(site.path in modules for site in report.sites):
+        prefix = ""
+    sites = tuple(
+        replace(s, path=prefix + s.path, hashes={prefix + name: digest for name, digest in s.hashes.items()})
+        for s in report.sites
+    )
+    renamed = replace(report, sites=sites, total_parameters=sum(p.numel() for p in parameters.values()))
+    if any(p.is_meta for p in parameters.values()):
+        for name in parameters.keys() & set(renamed.frozen_names):
+            parameters[name].requires_grad_(False)
+    else:
+        freeze_from_report(model, renamed)
+    note(model)
+    return replace(renamed, frozen_parameters=sum(p.numel() for p in parameters.values() if not p.requires_grad))

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from oelm.freezing.schedules import Rates
 from oelm.training.config import TrainingSection
+from oelm.training.distributed import ALONE, World, gathered
 from oelm.training.objectives import Objective
 from oelm.training.timing import StepTimer
-from oelm.training.world import ALONE, World, gathered
 
 
 class TrainingStep:

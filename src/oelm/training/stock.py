@@ -12,13 +12,13 @@ from oelm.data.masking import spans
 from oelm.data.tokenization import SPECIAL, Marks, load_tokenizer, template_hash, tokenizer_hash
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
-from oelm.models import classifiers, stock
+from oelm.models import stock
+from oelm.training import setup
 from oelm.training.classification import Translation
 from oelm.training.config import RunConfig
+from oelm.training.distributed import World
 from oelm.training.objectives import Denoising, LanguageModelling, MaskedModelling, Objective
-from oelm.training.setup import LONGEST_UNASKED, Data, Parts, block_length, classifier_parts, with_steps
-from oelm.training.start import frozen_by, model_folder
-from oelm.training.world import World
+from oelm.training.setup import LONGEST_UNASKED, Data, Parts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -28,8 +28,8 @@ _VOCABULARIES = ("tokenizer*", "vocab*", "*.model", "*.vocab")
 
 def stock_parts(config: RunConfig, data: Data, device: torch.device, world: World) -> Parts:
     section = config.model
-    name, fresh = model_folder(str(section.name), config.method_name, config.seed), section.fresh
-    frozen = None if fresh else frozen_by(name, config)
+    name, fresh = setup.model_folder(str(section.name), config.method_name, config.seed), section.fresh
+    frozen = None if fresh else setup.frozen_by(name, config)
     shape = stock.stock_config(name, fresh=fresh, overrides=section.overrides)
     kind = "corpus" if isinstance(data, TokenData) else "pairs" if data.is_pairs else "task"
     chosen = stock.objective_of(shape, name, section.objective, kind)
@@ -40,8 +40,8 @@ def stock_parts(config: RunConfig, data: Data, device: torch.device, world: Worl
     start_from = None if fresh else name
     if isinstance(data, TaskData) and kind == "task":
         section.objective = None  # the data say it; so records are as before
-        shape = classifiers.encoder_config(name, data.classes, shape)
-        return replace(classifier_parts(config, data, device, world, shape, start_from), frozen_by=frozen)
+        shape = stock.encoder_config(name, data.classes, shape)
+        return replace(setup.classifier_parts(config, data, device, world, shape, start_from), frozen_by=frozen)
     section.objective = chosen  # type: ignore[assignment]
     require_fit(shape, name, data, fresh=fresh)
     objective = _objective(chosen, shape, config, data, {"seed": config.seed, "device": device, "world": world})
@@ -54,12 +54,12 @@ def _objective(chosen: str, shape: Any, config: RunConfig, data: Data, how: dict
     start = shape.pad_token_id if start is None else start
     if isinstance(data, TaskData):
         _require_marks(marks, data, pad=shape.pad_token_id)
-        with_steps(config, data)
+        setup.with_steps(config, data)
         return Translation(data, config.training, start=start, pad_id=shape.pad_token_id, **how)
-    room = classifiers.longest_input(shape)
+    room = stock.longest_input(shape)
     if config.training.sequence_length is None:  # those of today have room for more than anybody asks for
         config.training.sequence_length = min(room or LONGEST_UNASKED, LONGEST_UNASKED)
-    how["length"] = length = block_length(config, room)
+    how["length"] = length = setup.block_length(config, room)
     if chosen == "causal":
         return LanguageModelling(data, config.training, **how)
     if chosen == "masked":
@@ -103,7 +103,7 @@ def require_fit(shape: Any, model: str | None, data: Data, *, fresh: bool) -> No
             f"the data's tokenizer has {data.vocab_size} ids, but {name} only {shape.vocab_size}; "
             "prepare the data again with the model's own tokenizer, or train the model --fresh"
         )
-    room = classifiers.longest_input(shape)
+    room = stock.longest_input(shape)
     if room is not None and not isinstance(data, TokenData) and data.longest > room:
         raise OelmError(
             f"the data have texts of {data.longest} tokens, but {name} reads at most {room}; "

@@ -30,8 +30,7 @@ from oelm.training.config import RunConfig
 from oelm.training.distributed import find_world
 from oelm.training.environment import allow_recompiling, environment
 from oelm.training.interruption import Interrupted, StopRequest
-from oelm.training.reporting import Progress, Reporter
-from oelm.training.samples import sampler
+from oelm.training.reporting import Progress, Reporter, sampler
 from oelm.training.step import (
     TrainingStep,
     autocast,
