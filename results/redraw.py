@@ -18,7 +18,8 @@ KNOWN = {
     "methods/report-final": [f"methods/{name}" for name in FINAL],
     "encoders-minilm/report-screen": ["encoders-minilm/screen", "encoders-minilm/encoders-screen-*"],
     "encoders-minilm/report-final": [f"encoders-minilm/{name}" for name in ("final", "encoders-sst2", "encoders-xnli")],
-    "contest/report": ["contest/contest-*"],
+    "contest/report": ["contest/contest-rates", "contest/contest-others"],
+    "contest/report-fresh": ["contest/contest-fresh", "contest/contest-lengths"],
 }
 """Where a report lies, and the runs it is about."""
 FOUND = {out: [f for pattern in patterns for f in sorted(RESULTS.glob(pattern))] for out, patterns in KNOWN.items()}
