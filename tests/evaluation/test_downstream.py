@@ -114,6 +114,24 @@ def test_texts_beyond_the_context_are_counted(runs, rows):
     assert "4 texts are longer than the context" in result.stderr
 
 
+def test_rows_whose_answer_alone_is_longer_than_the_context_are_left_out_and_counted(runs, rows):
+    def scores(content):
+        (rows / "piqa_validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
+        result = run("evaluate", runs / "baseline-0", "--tasks", "piqa", "--task-data", rows, "--json")
+        assert result.exit_code == 0, result.output
+        assert "Running loglikelihood" not in result.stderr  # a log file gets no progress bars
+        (found,) = json.loads(result.stdout)["models"]
+        return found, result.stderr
+
+    endless = {**PIQA[1], "sol1": "again " * 400}
+    found, said = scores([PIQA[0], endless, *PIQA[2:]])
+    without, _ = scores([PIQA[0], *PIQA[2:]])
+    assert found["scores"] == without["scores"] and found["rows"] == 7 and found["unfit"] == 1
+    assert "1 rows left out, because an answer alone is longer than the context" in said
+    (rows / "piqa_validation.jsonl").write_text(json.dumps(endless) + "\n")
+    assert "every row of task piqa" in refused(runs / "baseline-0", "--tasks", "piqa", "--task-data", rows)
+
+
 def test_what_cannot_be_evaluated_is_refused_in_one_line(runs, rows, tmp_path, monkeypatch):
     baseline = runs / "baseline-0"
     assert "nothing to evaluate" in refused(baseline)

@@ -127,6 +127,8 @@ def evaluate(
             typer.echo(f"{which}: {len(facts['scores'])} tasks; {len(left_out)} others have no file", err=True)
         if cut := facts.get("cut"):
             typer.echo(f"{which}: {cut} texts are longer than the context and were cut from the left", err=True)
+        if unfit := facts.get("unfit"):
+            typer.echo(f"{which}: {unfit} rows left out, because an answer alone is longer than the context", err=True)
     show(found, as_json)
 
 

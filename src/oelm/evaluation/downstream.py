@@ -2,8 +2,9 @@
 
 import json
 import logging
+import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,15 +53,23 @@ def evaluate(
         task.set_config("num_fewshot", given or 0 if fewshot is None or given == 0 else fewshot)
         task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
     tasks = {"tasks": {task.config.task: task for task in asked.tasks}, "groups": {}, "group_map": {}}
+    for name in ("loglikelihood", "loglikelihood_rolling", "generate_until"):  # no bars in a log file
+        setattr(model, name, partial(getattr(model, name), disable_tqdm=not sys.stderr.isatty()))
     try:
-        found: Any = run(model, tasks, limit=limit, bootstrap_iters=0, log_samples=False)
+        fitting = {task.config.task: _fitting(subject, task, limit) for task in asked.tasks}
+        chosen: Any = {"samples": {task: kept for task, (kept, _) in fitting.items()}}
+        if not any(unfit for _, unfit in fitting.values()):
+            chosen = {"limit": limit}
+        found: Any = run(model, tasks, **chosen, bootstrap_iters=0, log_samples=False)
+    except OelmError:
+        raise
     except Exception as error:  # a task is somebody's code: it may raise anything
         raise OelmError(f"task {asked.name} could not be run on {subject.name} ({reason(error, '.')})") from error
     scores = {
         task: {key.removesuffix(",none"): value for key, value in values.items() if isinstance(value, float)}
         for task, values in found["results"].items()
     }
-    rows = {task: int(count["effective"]) for task, count in found["n-samples"].items()}
+    rows = {task: len(kept) for task, (kept, _) in fitting.items()}
     common = [name for name in next(iter(scores.values())) if all(name in values for values in scores.values())]
     if not common:
         raise OelmError(f"the tasks of {asked.name} have no score in common; name them one by one")
@@ -82,6 +91,7 @@ def evaluate(
         "scores": scores,
         "left_out": asked.left_out,
         "cut": sum(_longer(subject, task) for task in asked.tasks),
+        "unfit": sum(unfit for _, unfit in fitting.values()),
         "lm_eval": version("lm_eval"),
         "headlines": {f"{label} accuracy %": 100 * score} if metric == "acc" else {f"{label} {metric}": score},
     }
@@ -146,6 +156,24 @@ def _built(name: str, entry: Any, files: dict[str, Path] | None) -> Any:
         told = f"{type(error).__name__}: {reason(error, '.')}"
         where = " or ".join(map(str, files.values()))
         raise OelmError(f"{where} does not fit task {name} ({told}); give JSON lines with its own fields") from error
+
+
+def _fitting(subject: Subject, task: Any, limit: int | None) -> tuple[list[int], int]:
+    """The rows whose answers fit into the context, and the number of the others: lm-eval stops at such a row."""
+    task.build_all_requests(limit=limit)
+    asked = [one for one in task.instances if len(one.args) > 1 and isinstance(one.args[1], str)]
+    whole = subject.tokenizer.encode_batch([one.args[0] + one.args[1] for one in asked])
+    before = subject.tokenizer.encode_batch([one.args[0].rstrip() for one in asked])
+    answers = zip(asked, whole, before, strict=True)
+    unfit = {one.doc_id for one, text, start in answers if len(text.ids) - len(start.ids) > subject.context}
+    rows = min(limit or len(task.eval_docs), len(task.eval_docs))
+    kept = [row for row in range(rows) if row not in unfit]
+    if not kept:
+        raise OelmError(
+            f"every row of task {task.config.task} has an answer longer than the context of {subject.name}, "
+            f"{subject.context} tokens; leave the task out"
+        )
+    return kept, len(unfit)
 
 
 def _longer(subject: Subject, task: Any) -> int:
