@@ -87,7 +87,7 @@ ASKED := $(foreach seed,10 11 12,$(addprefix $(FRESH)/,baseline-lr-8e-3-$(seed) 
 experiments-downstream: $(VENV)/installed  ## what freezing costs beyond perplexity: probes, tasks, generation (2 hours)
 	@$(BIN)/oelm run contest-fresh --scale mini --seeds 10,11,12 --out results/contest
 	@$(BIN)/oelm probe $(ASKED)
-	@$(BIN)/oelm evaluate $(ASKED) --tasks $(TASKS_ASKED) --limit 200 --batch 32 $(if $(EVAL),--task-data $(EVAL))
+	@$(BIN)/oelm evaluate $(ASKED) --tasks $(TASKS_ASKED) --limit 200 $(if $(EVAL),--task-data $(EVAL))
 	@$(BIN)/oelm generate $(ASKED) --quality --tokens 200 --reference '$(FRESH)/baseline+rank=8+layers=not-first1+offset-lr-8e-3-10'
 	@$(BIN)/python results/redraw.py
 
