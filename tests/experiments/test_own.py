@@ -124,6 +124,32 @@ def test_an_own_file_has_its_own_scales_only(workplace: Path) -> None:
         experiments_in(Path("mine.yaml"), "smoke")
 
 
+def test_an_own_file_has_rotary_positions_like_a_training_and_the_catalog_its_own(workplace: Path) -> None:
+    def positions(file: dict[str, Any] | Path, **options: Any) -> set[Any]:
+        (own, *_) = chosen([str(file if isinstance(file, Path) else write(file))])
+        runs = plan(own, PreparedData(Path("data/words"), "sha256:1"), Path("runs"), **options)
+        return {run.config.model.overrides.get("positions") for run in runs}
+
+    silent = {**MINE, "model": {"size": "demo"}}
+    told = {"overrides": {"positions": "learned"}}
+    assert positions(silent) == {"rotary"}
+    sizeless = {key: value for key, value in MINE.items() if key != "model"}
+    assert positions(sizeless) == {"rotary"}
+    assert positions({**silent, "model": {"size": "demo", **told}}) == {"learned"}
+    assert positions(silent, settings=["model.overrides.positions=learned"]) == {"learned"}
+    variants = [{"name": "a"}, {"name": "b", "model": told}, {"name": "c", "model": {"name": "gpt2", "fresh": True}}]
+    assert positions({**sizeless, "variants": variants}) == {"rotary", "learned", None}  # GPT-2 has no such setting
+    # What was published is by path what it is by name.
+    assert positions(CATALOG / "gpt.yaml") == positions(CATALOG / "comparisons.yaml") == {None}
+
+
+def test_a_file_that_names_the_folder_of_its_runs_is_still_ones_own(workplace: Path) -> None:
+    silent = {**MINE, "model": {"size": "demo"}, "summary": "in {runs}"}
+    (own,) = chosen([str(write(silent))])
+    changed = own.with_text("{runs}", 'a "folder"')
+    assert (changed.summary, changed.own, changed.where) == ('in a "folder"', True, own.where)
+
+
 def test_a_dry_run_knows_prepared_data(oelm: Any) -> None:
     write(MINE)
     rows = json.loads(oelm("run", "mine.yaml", "--dry-run", "--json").stdout)

@@ -8,6 +8,7 @@
 ['GPT-01', 'GPT-02']
 """
 
+import json
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -24,6 +25,7 @@ from oelm.validation import require_name
 from oelm.yaml_files import parse_yaml, read_yaml
 
 SCALES = ("full", "mini", "smoke")
+CATALOG = resources.files("oelm.experiments").joinpath("catalog")
 
 
 class DataRecipe(Section):
@@ -124,6 +126,18 @@ class Experiment(Section):
     def where(self) -> str:
         """How errors call it."""
         return f"experiment file {self._file}: {self.name}" if self._file else self.name
+
+    @property
+    def own(self) -> bool:
+        """Whether a user wrote it: new models have rotary positions, those of the catalog what their entry says."""
+        return bool(self._file) and Path(self._file).resolve().parent != Path(str(CATALOG)).resolve()
+
+    def with_text(self, old: str, new: str) -> "Experiment":
+        """The same experiment with one text for another in all of its values."""
+        quoted = json.dumps(new)[1:-1]
+        changed = Experiment.model_validate_json(self.model_dump_json().replace(old, quoted))
+        changed._file = self._file
+        return changed
 
     @model_validator(mode="before")
     @classmethod
@@ -253,7 +267,7 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 @cache
 def read(name: str) -> dict[str, Any]:
     """A file of the catalog. Shared: not to be changed."""
-    text = resources.files("oelm.experiments").joinpath("catalog").joinpath(f"{name}.yaml").read_text("utf-8")
+    text = CATALOG.joinpath(f"{name}.yaml").read_text("utf-8")
     return parse_yaml(text, f"catalog file {name}.yaml")
 
 
@@ -261,7 +275,7 @@ def read(name: str) -> dict[str, Any]:
 def _entries() -> dict[str, dict[str, Any]]:
     """All experiments of the catalog's files."""
     entries: dict[str, dict[str, Any]] = {}
-    for file in sorted(resources.files("oelm.experiments").joinpath("catalog").iterdir(), key=lambda file: file.name):
+    for file in sorted(CATALOG.iterdir(), key=lambda file: file.name):
         content = read(file.name.removesuffix(".yaml")) if file.name.endswith(".yaml") else {}
         entries |= _entries_of(content, file.name)
     return entries

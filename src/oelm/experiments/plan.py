@@ -14,6 +14,7 @@ from typing import Any
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.experiments.entries import Experiment, Variant, merged
+from oelm.lab import with_positions
 from oelm.runs import config_differences, find_runs, folder_name
 from oelm.training.config import RunConfig, with_settings
 
@@ -60,7 +61,10 @@ def plan(
             "runtime": {"threads": threads},
         }
         try:
-            config = RunConfig.parse(with_settings(values, list(settings)))
+            values = with_settings(values, list(settings))
+            if experiment.own:
+                values |= with_positions({"model": values["model"]})
+            config = RunConfig.parse(values)
         except OelmError as error:
             raise OelmError(f"{experiment.where}: {error}") from None
         folder = root / folder_name("-".join(filter(None, [arm, variant.name, str(seed)])))

@@ -42,9 +42,7 @@ def plan_experiments(
     planned: list[PlannedRun] = []
     for experiment in experiments:
         root, local = out / experiment.name, sources.data_root(experiment.scale, data_root)
-        text = experiment.model_dump_json()
-        if "{runs}" in text:  # models and tokenizers that another experiment makes
-            experiment = Experiment.model_validate_json(text.replace("{runs}", json.dumps(str(out))[1:-1]))
+        experiment = experiment.with_text("{runs}", str(out))  # models and tokenizers that another experiment makes
         data: TokenData | PreparedData
         if experiment.data and experiment.data.path:
             data = sources.prepared(experiment, say)

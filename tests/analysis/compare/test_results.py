@@ -175,6 +175,25 @@ def test_step_times_beside_the_runs_are_trusted_and_others_marked(tmp_path):
     assert not times["other", "oelm_freeze"].interleaved
 
 
+def test_seconds_and_ratios_agree_when_an_arm_has_fewer_seeds_than_its_baseline(tmp_path):
+    """Seed 0 ran on a busy machine; the others have no run of the arm, or none that is finished."""
+    for seed, seconds in enumerate((0.3, 0.1, 0.1, 0.1)):
+        make_run(tmp_path, "baseline", seed, step_seconds=seconds)
+    make_run(tmp_path, "oelm_freeze", 0, step_seconds=0.24)
+    make_run(tmp_path, "oelm_random", 1, step_seconds=0.11)
+    make_run(tmp_path, "oelm_random", 2, finished=False)
+    make_run(tmp_path, "oelm_random", 9, step_seconds=5.0)  # a seed that the baseline does not have
+    make_run(tmp_path, "q_only", 9, step_seconds=0.1)
+    times = {arm.label: step_time(arm) for arm in load_runs(tmp_path).arms}
+    assert times.pop("q_only") is None  # no pair
+    assert {name: time.ratio for name, time in times.items()} == pytest.approx(
+        {"baseline": 1.0, "oelm_freeze": 0.8, "oelm_random": 1.1}
+    )
+    assert times["baseline"].seconds == pytest.approx(0.15)
+    for time in times.values():
+        assert time.seconds == pytest.approx(time.ratio * times["baseline"].seconds)
+
+
 def test_unreadable_step_times_are_skipped_and_named(tmp_path):
     make_run(tmp_path, "baseline")
     (tmp_path / "step_time.json").write_text(json.dumps({"arms": {"oelm_freeze": {}}}))

@@ -84,7 +84,8 @@ def _of_runs(arm: Arm) -> StepTime | None:
     if not pairs:
         return None
     ratio = math.exp(float(np.mean([math.log(a / b) for a, b in pairs])))
-    return StepTime(ratio, seconds=ratio * float(np.mean([b for _, b in pairs])))
+    shown = step_time(reference)
+    return StepTime(ratio, seconds=ratio * shown.seconds if shown and shown.seconds is not None else None)
 
 
 # The yardstick
