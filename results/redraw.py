@@ -18,6 +18,7 @@ KNOWN = {
     "methods/report-final": [f"methods/{name}" for name in FINAL],
     "encoders-minilm/report-screen": ["encoders-minilm/screen", "encoders-minilm/encoders-screen-*"],
     "encoders-minilm/report-final": [f"encoders-minilm/{name}" for name in ("final", "encoders-sst2", "encoders-xnli")],
+    "transfer/report": ["transfer/transfer-*"],
     "contest/report": ["contest/contest-rates", "contest/contest-others"],
     "contest/report-fresh": ["contest/contest-fresh", "contest/contest-lengths"],
 }
