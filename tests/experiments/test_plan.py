@@ -149,7 +149,11 @@ def test_transfer_fine_tunes_what_was_pretrained_and_has_its_control(smoke):
         run = smoke(name, seeds=[0])[-1]
         assert run.config.model.name == (None if "scratch" in name else "runs/transfer-pretrain/{method}-{seed}")
         result = train(run.config, run.folder)
-        assert result["method"] == "signs_qk+rank=8+layers=not-first1+offset" and result["frozen_verified"] and "accuracy" in result["final"]
+        assert (
+            result["method"] == "signs_qk+rank=8+layers=not-first1+offset"
+            and result["frozen_verified"]
+            and "accuracy" in result["final"]
+        )
     records = [arm for comparison in load_runs("runs").comparisons for arm in comparison.arms]
     assert len(records) == 8  # four pretrained, four fine-tuned
 
