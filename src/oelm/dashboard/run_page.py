@@ -15,8 +15,7 @@ from oelm.dashboard.series import Series, smooth, thin
 from oelm.records import parsed
 from oelm.runs import RunFolder
 
-LOG_BYTES = 64 * 1024
-"""How much of the end of a log is sent at first."""
+LOG_BYTES = 64 * 1024  # how much of the end of a log is sent at first
 MOST_SAMPLES = 100
 _SITE_KEYS = ["path", "role", "kind", "layer", "num_heads", "shape", "init", "frozen", "projection", "thaws"]
 

@@ -27,8 +27,7 @@ from oelm.dashboard.series import Series
 from oelm.errors import OelmError
 
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-Judge = Callable[[Any], list[dict[str, Any]]]
-"""From loaded runs to the verdicts on the published claims."""
+Judge = Callable[[Any], list[dict[str, Any]]]  # from loaded runs to the verdicts on the published claims
 
 
 def build(

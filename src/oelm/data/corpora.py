@@ -18,10 +18,8 @@ from oelm.data.sources import DEFAULT_FRACTION, SPLITS, FilesSource, Source, spl
 from oelm.data.textfiles import SUFFIXES, text_format
 from oelm.errors import OelmError, unknown
 
-MOST_NAMED = 3
-"""Files that together name a corpus; of more, the first."""
-FABLES_MEGABYTES = (2.0, 0.15)
-"""Of training and of validation text, unless other amounts are asked for."""
+MOST_NAMED = 3  # files that together name a corpus; of more, the first
+FABLES_MEGABYTES = (2.0, 0.15)  # of training and of validation text, unless other amounts are asked for
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Dataset, config and the commit it is read at.

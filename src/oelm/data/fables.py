@@ -38,8 +38,7 @@ class Story:
 
     text: str
     nats: float
-    recalls: tuple["Recall", ...] = ()
-    """The words that are said again."""
+    recalls: tuple["Recall", ...] = ()  # the words that are said again
 
 
 def stories(split: str, seed: int = 0) -> Iterator[Story]:

@@ -44,8 +44,7 @@ class HubDataset:
     dataset: str
     config: str | None
     revision: str | None
-    failure: str
-    """What to say when it cannot be had, with {reason} in it."""
+    failure: str  # what to say when it cannot be had, with {reason} in it
 
     @property
     def is_local(self) -> bool:

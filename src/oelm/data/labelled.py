@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 MANIFEST = "task.json"
 PAIRS = "pairs"
 SPLITS = ("train", "validation")
-MAX_LENGTH = 128
-"""Tokens per text (or pair) with its special tokens: the study's length."""
+MAX_LENGTH = 128  # tokens per text (or pair) with its special tokens: the study's length
 TOO_LONG = ("truncate", "refuse")
 _CHUNK = 2_000
 
@@ -47,8 +46,7 @@ class Texts:
 
     ids: NDArray[np.integer]
     ends: NDArray[np.int64]
-    first: NDArray[np.int64]
-    """Tokens of each row that belong to its first segment (all of them, if there is one text)."""
+    first: NDArray[np.int64]  # tokens of each row that belong to its first segment (all of them, if there is one text)
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:

@@ -17,8 +17,7 @@ from oelm.files import file_hash
 
 SPLITS = ("train", "validation")
 VALIDATION_NAMES = ("validation", "val", "valid", "dev")
-DEFAULT_FRACTION = 0.05
-"""Of the documents, to validate on where there is no text for it."""
+DEFAULT_FRACTION = 0.05  # of the documents, to validate on where there is no text for it
 
 
 class Source(ABC):

@@ -22,8 +22,7 @@ from oelm.errors import OelmError
 from oelm.files import exclusive, sync, write_atomically, write_json
 
 FLUSH_SECONDS = 1.0  # a kill loses about this much encoding
-SOURCE = "source.json"
-"""What the first start found: one that goes on reads the same commit."""
+SOURCE = "source.json"  # what the first start found: one that goes on reads the same commit
 _SCAFFOLDS = ("settings.json", SOURCE, "lock", *(f"journal-{split}.jsonl" for split in FILES))
 _OURS = {*FILES.values(), "tokenizer.json", "manifest.json", *_SCAFFOLDS}
 """What a prepared folder holds; one with anything else is not ours to replace."""

@@ -27,8 +27,7 @@ _OR_SUFFIXES = f"{', '.join(TABLES[:-1])} or {TABLES[-1]}"
 FILES = f"a train and a validation file ({_OR_SUFFIXES})"
 _OTHER_NAMES = {"validation": ("validation", "valid", "val", "dev"), "validation_matched": ("validation", "dev")}
 _MOST_CLASSES = 1_000
-_TARGET = "target"
-"""The one class of pairs, which have none."""
+_TARGET = "target"  # the one class of pairs, which have none
 _COLUMNS = "--text-column and --label-column of oelm data task"
 
 
@@ -45,12 +44,9 @@ class Task:
     classes: tuple[str, ...] = ()
     hub: str | None = None
     config: str | None = None
-    revision: str | None = None
-    """The commit it is read at, unless another revision is asked for."""
-    languages: bool = False
-    """Whether the hub's config is a language."""
-    validation: str = "validation"
-    """The split to validate on, unless another is asked for."""
+    revision: str | None = None  # the commit it is read at, unless another revision is asked for
+    languages: bool = False  # whether the hub's config is a language
+    validation: str = "validation"  # the split to validate on, unless another is asked for
 
     @property
     def is_pairs(self) -> bool:

@@ -19,8 +19,7 @@ TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 SUFFIXES = (".txt", *TABLES)
 SEPARATOR = "<|endoftext|>"
 _HEADING = re.compile(r" = (?!= ).*(?<! =) = *\r?\n?")
-_LONE_RETURN = re.compile(r"(?<=\r)(?=[^\n])")
-"""Where lines end in files of very old systems."""
+_LONE_RETURN = re.compile(r"(?<=\r)(?=[^\n])")  # where lines end in files of very old systems
 _PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 
 

@@ -43,8 +43,7 @@ class Marks:
     end: int
     pad: int | None
     mask: int | None
-    sentinels: list[int]
-    """Which stand for hidden spans, in T5's order."""
+    sentinels: list[int]  # which stand for hidden spans, in T5's order
 
     @classmethod
     def of(cls, tokenizer: "Tokenizer") -> "Marks":

@@ -21,8 +21,7 @@ from oelm.models.export import to_stock, write_code
 from oelm.runs import RunFolder, config_differences, find_runs
 from oelm.training import checkpoints
 
-TOLERANCE = 1e-5
-"""How far a logit may be from the checkpoint's, as a share of the largest."""
+TOLERANCE = 1e-5  # how far a logit may be from the checkpoint's, as a share of the largest
 FORMATS = ("hf", "remote-code", "gguf-ready")
 GGUF = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 """What GGUF runtimes compute alike; their GELU is an approximation, so GPT-2 and GPT-NeoX differ a little there."""

@@ -19,8 +19,7 @@ from oelm.evaluation.subjects import Subject, load
 from oelm.training import checkpoints
 
 AT_ONCE = 64
-REPEATED = 4
-"""A text repeats itself where so many words in a row were in it before."""
+REPEATED = 4  # a text repeats itself where so many words in a row were in it before
 READ = "validation text"
 
 

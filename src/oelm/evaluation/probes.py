@@ -25,16 +25,14 @@ CAVEAT = "No language model was trained for pairs of random words: compare metho
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 MOST_WORDS = 256
 KINDS = {"name": ("name",), "object": ("thing", "food"), "place": ("place",)}
-A_HEAD = 0.2
-"""A head is named after a place if that place gets the most of its weight, and at least this share."""
+A_HEAD = 0.2  # a head is named after a place if that place gets the most of its weight, and at least this share
 
 
 class Trial(NamedTuple):
     """N texts of one kind; what follows position `asked` is asked for."""
 
     probe: str
-    size: int
-    """Pairs, distance, length or groups."""
+    size: int  # pairs, distance, length or groups
     ids: Tensor  # (N, T)
     asked: Tensor  # (N, Q)
     distance: Tensor  # (N, Q), from the asking word to where it was read

@@ -20,12 +20,10 @@ NOT_CAUSAL = ("Classification", "MaskedLM", "ConditionalGeneration")
 @dataclass(frozen=True)
 class Subject:
     name: str
-    model: Any
-    """One of transformers' causal language models, ours among them."""
+    model: Any  # one of transformers' causal language models, ours among them
     tokenizer: "Tokenizer"
     context: int
-    start: int
-    """The token after which a document begins."""
+    start: int  # the token after which a document begins
     end: int
     run: RunFolder | None = None
     step: int | None = None

@@ -25,8 +25,7 @@ from oelm.training.config import with_settings
 from oelm.training.environment import usable_cores
 
 Process: TypeAlias = "subprocess.Popen[bytes]"
-LOST_LOCK_SECONDS = 180
-"""How long the lock of a lost machine may last on a shared file system."""
+LOST_LOCK_SECONDS = 180  # how long the lock of a lost machine may last on a shared file system
 RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Read when Ray is imported, on every system: "0" has a cluster of one's own listen on the loopback interface only.
 Whoever can reach a Ray cluster can run anything on it."""
@@ -43,8 +42,7 @@ class Engine(ABC):
     slots: int | None = None
     nproc: int = 1
     address: str | None = None
-    scheduler_options: Sequence[str] = ()
-    """submitit parameters, e.g. slurm_partition=gpu or timeout_min=600."""
+    scheduler_options: Sequence[str] = ()  # submitit parameters, e.g. slurm_partition=gpu or timeout_min=600
 
     @property
     def threads(self) -> int | None:
@@ -80,8 +78,7 @@ class Local(Engine):
 class Scheduler:
     """A cluster in three verbs. All runs are handed over at once: the queue is its own."""
 
-    submit: Callable[[Job], Any]
-    """Hand a run over; returns the task."""
+    submit: Callable[[Job], Any]  # hand a run over; returns the task
     exit_code: Callable[[Any], int | None]
     """Of a task, None while it waits or runs; an exception is what went wrong with it."""
     cancel: Callable[[Any], None]
@@ -225,8 +222,7 @@ class Training:
 class Slurm(Engine):
     """Every run is a job, through submitit; one that is preempted or out of time is queued again."""
 
-    cluster: str = "slurm"
-    """submitit's name of it; "local" runs the same jobs as processes here, for tests."""
+    cluster: str = "slurm"  # submitit's name of it; "local" runs the same jobs as processes here, for tests
 
     def __post_init__(self) -> None:
         if self.gpus is not None or self.slots is not None or self.address is not None:

@@ -35,8 +35,7 @@ Watch = Callable[[list["Job"]], None]
 class Slot:
     """A place where one run at a time may work: some GPUs, or a share of the CPU, from which no GPU is seen."""
 
-    gpus: tuple[int, ...] = ()
-    """Their numbers among those that we may see ourselves."""
+    gpus: tuple[int, ...] = ()  # their numbers among those that we may see ourselves
 
     @property
     def environment(self) -> dict[str, str]:

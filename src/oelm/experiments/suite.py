@@ -19,10 +19,8 @@ from oelm.runs import RunFolder, config_differences
 from oelm.training.config import RunConfig
 
 STEP_TIME_FILE, QUESTIONS_FILE = "step_time.json", "questions.json"
-MOST_SEEDS = 10
-"""Seeds from 0 that are looked for among existing runs."""
-NAMED = 3
-"""Runs that a warning names one by one."""
+MOST_SEEDS = 10  # seeds from 0 that are looked for among existing runs
+NAMED = 3  # runs that a warning names one by one
 Say = Callable[[str], None]
 log = logging.getLogger("oelm")
 
