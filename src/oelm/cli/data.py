@@ -18,7 +18,7 @@ from oelm.validation import TOKENS, amount
 
 if TYPE_CHECKING:
     from oelm.data.labelled import TaskData
-    from oelm.data.prepare import Progress
+    from oelm.data.staging import Entry
     from oelm.data.tokens import TokenData
 
 app = typer.Typer(help="Prepare text for training, and see what is prepared.", no_args_is_help=True)
@@ -227,13 +227,13 @@ def _bar() -> Iterator[dict[str, Callable[..., None]]]:
     )
     tasks: dict[str, Any] = {}
 
-    def update(now: "Progress") -> None:
-        if now.split not in tasks:  # shown from the first chunk on, so that it does not run into a download's own bar
+    def update(split: str, done: "Entry", expected: int | None) -> None:
+        if split not in tasks:  # shown from the first chunk on, so that it does not run into a download's own bar
             bar.start()
-            tasks[now.split] = bar.add_task(now.split, documents=0, tokens=0)
-        total = None if now.expected_bytes is None else max(now.expected_bytes, now.bytes_of_text)
-        counts: dict[str, Any] = {"documents": now.documents, "tokens": now.tokens}
-        bar.update(tasks[now.split], completed=now.bytes_of_text, total=total, **counts)
+            tasks[split] = bar.add_task(split, documents=0, tokens=0)
+        total = None if expected is None else max(expected, done.bytes_of_text)
+        counts: dict[str, Any] = {"documents": done.documents, "tokens": done.tokens}
+        bar.update(tasks[split], completed=done.bytes_of_text, total=total, **counts)
 
     try:
         yield {"progress": update, "note": partial(bar.console.print, highlight=False)}  # above the bar, not through it

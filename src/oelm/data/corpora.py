@@ -25,12 +25,8 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Dataset, config and the commit it is read at.
 _TINYSTORIES = ("roneneldan/TinyStories", None, "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64")
 _OPENWEBTEXT = ("Skylion007/openwebtext", "plain_text", "79d93d786212f7344586290adb811d4ae6a1762c")
-
-
-def _wikitext(words: int) -> tuple[str, str, str]:
-    return "Salesforce/wikitext", f"wikitext-{words}-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3"
-
-
+_WIKITEXT103 = ("Salesforce/wikitext", "wikitext-103-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3")
+_WIKITEXT2 = ("Salesforce/wikitext", "wikitext-2-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3")
 CORPORA = {
     corpus.name: corpus
     for corpus in (
@@ -39,8 +35,8 @@ CORPORA = {
         Corpus("tinystories", *_TINYSTORIES),  # 2.1 million short stories for children
         # 8 million web documents, 40 GB; 0.05 % for validation is the customary share, about 4,000 documents
         Corpus("openwebtext", *_OPENWEBTEXT, validation_fraction=0.0005),
-        Corpus("wikitext103", *_wikitext(103), rows_are_lines=True),  # 28,475 articles, 103 million words
-        Corpus("wikitext2", *_wikitext(2), rows_are_lines=True),  # 600 articles, 2 million words
+        Corpus("wikitext103", *_WIKITEXT103, rows_are_lines=True),  # 28,475 articles, 103 million words
+        Corpus("wikitext2", *_WIKITEXT2, rows_are_lines=True),  # 600 articles, 2 million words
     )
 }
 

@@ -179,7 +179,11 @@ def _tokenise(
     identity, max_length, train_rows = (settings[key] for key in ("tokenizer", "max_length", "train_rows"))
     classes = source.classes()
     rows = {split: list(source.rows(split, classes)) for split in SPLITS}
-    rows["train"] = _choose(rows["train"], train_rows)
+    if train_rows is not None:
+        count = len(rows["train"])
+        if not 1 <= train_rows <= count:
+            raise OelmError(f"train_rows {train_rows} is not possible; the task has {count} training rows")
+        rows["train"] = [rows["train"][i] for i in permute(np.arange(train_rows), count, seed=0, stream=0)]
     encode = _Encoder(tokenizer, max_length, settings["too_long"], separate=source.task.is_pairs)
     with appearing_folder(folder) as temporary:
         facts = {split: _write(temporary, split, rows[split], encode, len(classes)) for split in SPLITS}
@@ -279,14 +283,6 @@ def _load(file: Path, facts: dict[str, Any]) -> Texts:
         return texts
     except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
         raise OelmError(f"{file} is damaged ({error}); remove {file.parent} and prepare it again") from error
-
-
-def _choose(rows: list[Row], count: int | None) -> list[Row]:
-    if count is None:
-        return rows
-    if not 1 <= count <= len(rows):
-        raise OelmError(f"train_rows {count} is not possible; the task has {len(rows)} training rows")
-    return [rows[i] for i in permute(np.arange(count), len(rows), seed=0, stream=0)]
 
 
 def _digest(value: Any) -> str:

@@ -15,7 +15,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,15 +48,8 @@ FEW_DOCUMENTS = 10  # of validation: fewer say little
 CHUNK_BYTES = 256 << 10  # small enough to stay in cache, large enough to cost far more than its bookkeeping
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a split has come. `expected_bytes` is a guess, or None."""
-
-    split: str
-    documents: int
-    bytes_of_text: int
-    tokens: int
-    expected_bytes: int | None
+Progress = Callable[[str, Entry, int | None], None]
+"""Is told of a split what is done of it, and how many bytes of text it may have: a guess, or None."""
 
 
 def prepare(
@@ -69,7 +62,7 @@ def prepare(
     seed: int = 0,
     data_dir: str | Path | None = None,
     force: bool = False,
-    progress: Callable[[Progress], None] = lambda progress: None,
+    progress: Progress = lambda split, done, expected_bytes: None,
     note: Callable[[str], None] = lambda remark: None,
 ) -> TokenData:
     """Turn a source into a prepared folder and open it; a finished folder with the same settings is left as it is.
@@ -142,7 +135,7 @@ def _encode_split(
     limit: int | None,
     staging: Path,
     encoder: "_Encoder",
-    progress: Callable[[Progress], None],
+    progress: Progress,
     note: Callable[[str], None],
 ) -> dict[str, Any]:
     """Write one token file, taking over what its journal already has; what the manifest says of it."""
@@ -154,7 +147,7 @@ def _encode_split(
         def count(entry: Entry) -> None:
             nonlocal done
             done = done.plus(entry)
-            progress(Progress(split, done.documents, done.bytes_of_text, done.tokens, expected))
+            progress(split, done, expected)
 
         def write_oldest() -> None:
             entry, texts, encoded = pending.popleft()
@@ -181,7 +174,7 @@ def _encode_split(
                 write_oldest()
         while pending and not (limit is not None and done.tokens >= limit):
             write_oldest()
-    progress(Progress(split, done.documents, done.bytes_of_text, done.tokens, done.bytes_of_text))  # no guess any more
+    progress(split, done, done.bytes_of_text)  # no guess any more
     if not done.documents:
         raise OelmError(
             f"no document of {source.name!r} falls in its {split} split; "

@@ -10,7 +10,6 @@ import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,14 +237,9 @@ def _from_file(path: Path) -> "Tokenizer":
 def _download_gpt2() -> Path:
     import huggingface_hub
 
-    fetch = partial(huggingface_hub.hf_hub_download, GPT2, "tokenizer.json", revision=GPT2_COMMIT)
-    try:  # a copy in the cache needs no network
-        return Path(fetch(local_files_only=True))
-    except Exception:
-        pass
     try:
-        unreachable()
-        return Path(fetch())
+        unreachable()  # if it is, a copy in the cache still serves
+        return Path(huggingface_hub.hf_hub_download(GPT2, "tokenizer.json", revision=GPT2_COMMIT))
     except Exception as error:  # the hub's clients raise many unrelated types
         raise Unavailable(
             f"tokenizer {GPT2} could not be reached on the hub ({reason(error)}); train one on your own text with "
