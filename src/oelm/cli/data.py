@@ -183,7 +183,10 @@ def _print_facts(data: "TokenData") -> None:
         "folder": facts["path"],
         "source": _origin(data.manifest["source"]),
         "tokenizer": f"{facts['tokenizer']}, {facts['vocab_size']:,} entries, hash {facts['tokenizer_hash'][:12]}",
-        **{split: _counted(facts[f"{split}_tokens"], facts[f"{split}_documents"]) for split in ("train", "validation")},
+        **{
+            s: f"{facts[f'{s}_tokens']:,} tokens, documents: {facts[f'{s}_documents']:,}"
+            for s in ("train", "validation")
+        },
         "bytes per token": f"{facts['bytes_per_token']:.3f} (validation)",
         "fingerprint": facts["fingerprint"],
     }
@@ -191,10 +194,6 @@ def _print_facts(data: "TokenData") -> None:
         rows["true entropy"] = f"{facts['true_entropy_nats_per_token']:.4f} nats per token (validation)"
     for key, value in rows.items():
         typer.echo(f"{key:<16}{value}")
-
-
-def _counted(tokens: int, documents: int) -> str:
-    return f"{tokens:,} tokens in {documents:,} document{'s' if documents != 1 else ''}"
 
 
 def _origin(source: dict[str, Any]) -> str:
@@ -245,17 +244,13 @@ def _bar() -> Iterator[dict[str, Callable[..., None]]]:
 def task(
     name: Annotated[str, Argument(help="sst2, mnli, xnli, or a name for a task of your own.")],
     tokenizer: Annotated[str, Option(help="The model's folder or hub name; or gpt2, bpe:4096, files.")],
-    data_path: Annotated[
-        Path | None, Option(help="Folder with train and validation .tsv, .csv, .jsonl or .parquet. (default: hub)")
-    ] = None,
+    data_path: Annotated[Path | None, Option(help="Folder with train.* and validation.*. (default: the hub)")] = None,
     text_columns: Annotated[list[str] | None, Option("--text-column", help="A text's column; twice for pairs.")] = None,
     label_column: Annotated[str | None, Option(help="Column of the class. (default: label)")] = None,
     classes: Annotated[str | None, Option(help="The classes in their order: no,yes. (default: found)")] = None,
     language: Annotated[str | None, Option(help="Of XNLI, e.g. zh; files are then train.zh.tsv or .csv.")] = None,
     validation: Annotated[str | None, Option(help="To validate on: validation_mismatched (MNLI), test (XNLI).")] = None,
-    validation_fraction: Annotated[
-        float | None, Option(help="Hold out this share of the training rows instead, a fixed random choice.")
-    ] = None,
+    validation_fraction: Annotated[float | None, Option(help="Hold out this share of the training rows.")] = None,
     max_length: Annotated[int, Option(help="Tokens per text or pair.")] = 128,
     too_long: Annotated[str, Option(help="What to do with longer ones: truncate or refuse.")] = "truncate",
     train_rows: Annotated[int | None, Option(help="Keep only so many training rows.")] = None,

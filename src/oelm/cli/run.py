@@ -14,7 +14,7 @@ from oelm.errors import OelmError
 from oelm.lab import run_folder
 from oelm.runs import RunFolder, facts_of
 from oelm.training.config import RunConfig
-from oelm.training.tracking import require_installed
+from oelm.training.tracking import TRACKERS, require_installed
 from oelm.validation import SECONDS, amount, plain_number
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def experiments(
     console = command_console()
     table = Table("id", "what", "published", "full", "mini", box=None, pad_edge=False)
     for row in rows.values():
-        table.add_row(row["id"], row["summary"], _published(row["published"]), *(_state(row, s) for s in SCALES[:2]))
+        published = _score(row["published"]) if row["published"] else ""
+        table.add_row(row["id"], row["summary"], published, *(_state(row, scale) for scale in SCALES[:2]))
     console.print(table)
     for name, members in suites().items():
         console.print(f"[bold]{name}[/]: {', '.join(members)}")
@@ -62,23 +63,19 @@ def _row(experiment: "Experiment") -> dict[str, Any]:
     }
 
 
-def _published(figures: dict[str, Any] | None) -> str:
-    if not figures:
-        return ""
-    return f"{figures['accuracy']:.2%}" if "accuracy" in figures else f"PPL {figures['perplexity']:.2f}"
+def _score(figures: dict[str, Any]) -> str:
+    accuracy = figures.get("accuracy")
+    return f"PPL {figures['perplexity']:.2f}" if accuracy is None else f"{accuracy:.2%}"
 
 
 def _state(row: dict[str, Any], scale: str) -> str:
     """How many runs are finished, and the mean result where they are all of one arm."""
     runs = row["runs"].get(scale, [])
     finished = [run for run in runs if run["state"] == "finished"]
-    if not runs:
-        return ""
-    said = f"{len(finished)}/{len(runs)}"
+    said = f"{len(finished)}/{len(runs)}" if runs else ""
     if finished and len(row["arms"]) == 1 and not row["variants"]:
         key = "perplexity" if finished[0]["perplexity"] is not None else "accuracy"
-        mean = sum(run[key] for run in finished) / len(finished)
-        said += f": {mean:.2%}" if key == "accuracy" else f": {mean:.2f}"
+        said += f": {_score({key: sum(run[key] for run in finished) / len(finished)})}"
     running = sum(run["state"] == "running" for run in runs)
     return said + (f", {running} running" if running else "")
 
@@ -93,17 +90,13 @@ def run(
     nproc: Annotated[int, Option(min=1, help="Processes (GPUs) per run.")] = 1,
     engine: Annotated[str, Option(help="local, ray or slurm.")] = "local",
     address: Annotated[str | None, Option(help="Ray cluster to join. (default: start one here)")] = None,
-    slurm: Annotated[
-        list[str] | None, Option(metavar="KEY=VALUE", help="For SLURM, e.g. slurm_partition=gpu. Repeatable.")
-    ] = None,
-    data_root: Annotated[
-        Path | None, Option(help="Folder with local corpora (tinystories/, wikitext-2/ …). (default: the hub)")
-    ] = None,
+    slurm: Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="As slurm_partition=gpu. Repeatable.")] = None,
+    data_root: Annotated[Path | None, Option(help="Folder with corpora (tinystories/, …). (default: the hub)")] = None,
     out: Annotated[Path | None, Option(help="Where run folders go. (default: runs/SCALE; of own files: runs)")] = None,
     budget: Annotated[str | None, Option(help="Run only what a trial shows to fit into this time: 2h, 90m.")] = None,
     time_steps: Annotated[bool, Option("--time", help="Afterwards time the arms' steps side by side, here.")] = False,
     track: Annotated[
-        list[str] | None, Option("--track", "--report-to", help="tensorboard, wandb, mlflow or trackio. Repeatable.")
+        list[str] | None, Option("--track", "--report-to", help=f"{', '.join(TRACKERS)}; repeatable.")
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be run and what it needs.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the runs and their outcome as JSON.")] = False,
@@ -225,10 +218,8 @@ def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_js
     console = command_console()
     console.print(table)
     done = sum(row["finished"] for row in facts)
-    console.print(
-        f"{len(facts)} runs, {done} of them finished; nothing was started. "
-        "PFLOP is per run; memory is an estimate, on the device."
-    )
+    console.print(f"{len(facts)} runs, {done} of them finished; nothing was started.")
+    console.print("PFLOP is per run; memory is an estimate, on the device.")
 
 
 def _needs(row: dict[str, Any]) -> list[str]:
@@ -246,7 +237,12 @@ def _needs(row: dict[str, Any]) -> list[str]:
 def _conclude(jobs: "list[Job]", root: Path, as_json: bool) -> None:
     failed, stopped = [job for job in jobs if job.failed], [job for job in jobs if job.stopped]
     if as_json:
-        echo_json([_record(job) for job in jobs])
+        records: list[dict[str, Any]] = []
+        for job in jobs:
+            state = "failed" if job.failed else "stopped" if job.stopped else "finished"
+            words = {"reason": job.reason, "last_words": job.last_words} if job.failed else {}
+            records.append({"experiment": job.run.experiment, "run": str(job.folder.path), "state": state, **words})
+        echo_json(records)
     else:
         for job in failed:
             words = job.last_words.replace("\n", "\n  ")
@@ -257,9 +253,3 @@ def _conclude(jobs: "list[Job]", root: Path, as_json: bool) -> None:
         typer.echo(f"{counts}{more}; see: oelm report {parents.pop() if len(parents) == 1 else root}")
     if failed or stopped:
         raise typer.Exit(1)
-
-
-def _record(job: "Job") -> dict[str, object]:
-    state = "failed" if job.failed else "stopped" if job.stopped else "finished"
-    words = {"reason": job.reason, "last_words": job.last_words} if job.failed else {}
-    return {"experiment": job.run.experiment, "run": str(job.folder.path), "state": state, **words}

@@ -125,9 +125,7 @@ def _summary(rows: list[dict[str, Any]]) -> str:
 
 def _picture(paths: list[Path] | None) -> Any:
     shown = [(facts_of(folder), sparkline(_losses(folder))) for folder in _runs(paths)]
-    at_work_first = sorted(shown, key=lambda one: one[0]["state"] != "running")
-    rows = [row for row, _ in at_work_first]
-    curves = [curve for _, curve in at_work_first]
+    rows, curves = zip(*sorted(shown, key=lambda one: one[0]["state"] != "running"), strict=True)  # at work first
     return Group(runs_table(rows, curves), _summary([row for row, _ in shown]))
 
 

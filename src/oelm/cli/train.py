@@ -24,6 +24,7 @@ from oelm.training.tracking import require_installed
 from oelm.validation import plain_number
 
 PUBLISHED_EPOCHS = 3.0
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _say = partial(typer.echo, err=True)
 
 MaxRestarts = Annotated[int, Option(min=0, help="How often to go on from the last checkpoint when a process is lost.")]
@@ -57,7 +58,7 @@ def options_of_run(*names: str) -> Callable[[Command], Command]:
         own = inspect.signature(command, eval_str=True).parameters.values()
         listed = [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
         listed += [_option(*option) for option in options() if not names or option[1] in names]
-        every = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in listed]
+        every = [parameter.replace(kind=KEYWORD_ONLY) for parameter in listed]
         command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         return command
 
@@ -81,9 +82,7 @@ def _option(section: str, name: str, field: FieldInfo) -> inspect.Parameter:
     help_text = f"{said[0].upper()}{said[1:]}.{also}" + (f" (default{default})" if default and kind is not bool else "")
     number: dict[str, Any] = {"parser": _parser(kind), "metavar": f"<{kind.__name__}>"} if kind in (int, float) else {}
     option = Option(*flags, help=help_text, rich_help_panel=PANELS[section], **number)
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
-    )
+    return inspect.Parameter(name, KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
 
 
 def _kind(annotation: Any) -> Any:
@@ -155,16 +154,18 @@ def train(
     for name in (methods or given["method"] or "baseline").split(","):
         find_method(name.strip())  # a misspelt name is refused before data is looked for
     if not (dataset or task or config):
-        raise OelmError(
-            "no data given; add --dataset NAME ('oelm data list' shows what is prepared; 'fables' is built in)"
-        )
+        raise OelmError("no data given; add --dataset NAME ('oelm data list' shows some; 'fables' is built in)")
     if data_path and not task:
         raise OelmError(f"--data-path {data_path} says where the files of a --task are, but no task is given")
     if task and given["epochs"] is None and given["max_steps"] is None:
         given["epochs"] = PUBLISHED_EPOCHS
     run_config = _config(config, dataset or task, model, positions, given, settings or [])
     if dataset or task:
-        _require_possible(run_config)  # a misspelt setting is refused before data is prepared
+        if not run_config.model.name:  # a misspelt setting is refused before data is prepared
+            GPTConfig.of_size(run_config.model.size, **run_config.model.overrides)
+        from oelm.training.setup import choose_device  # with torch, so after what is refused without
+
+        choose_device(run_config.runtime.device, run_config.training.precision)
         folder = _task_folder(task, data_path, run_config) if task else lab.data_folder(str(dataset), note=_say)
         run_config.data.path = str(folder)
     if methods or seeds or time_steps:
@@ -222,14 +223,6 @@ def resume(
     _run(RunConfig.parse(values), run, max_restarts, as_json, quiet, verbose)
 
 
-def _require_possible(config: RunConfig) -> None:
-    if not config.model.name:
-        GPTConfig.of_size(config.model.size, **config.model.overrides)
-    from oelm.training.setup import choose_device  # with torch, so after what is refused without
-
-    choose_device(config.runtime.device, config.training.precision)
-
-
 def _run(config: RunConfig, folder: Path, max_restarts: int, as_json: bool, quiet: bool, verbose: bool) -> None:
     from oelm.training.distributed import leads, started
     from oelm.training.interruption import Interrupted
@@ -258,10 +251,8 @@ def _run(config: RunConfig, folder: Path, max_restarts: int, as_json: bool, quie
     if "accuracy" in final:
         outcome = f"accuracy {100 * final['accuracy']:.2f} %, F1 {100 * final['f1']:.2f} %, loss {final['loss']:.4f}"
     else:
-        of_text = (
-            f", {final['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in final else " of the predicted tokens"
-        )
-        outcome = f"perplexity {final['perplexity']:.3f}{of_text}"
+        bits = f", {final['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in final else ""
+        outcome = f"perplexity {final['perplexity']:.3f}{bits or ' of the predicted tokens'}"
     frozen, total = result["frozen_parameters"], result["total_parameters"]
     kept = f"{frozen:,} of {total:,} parameters frozen and verified" if frozen else f"all {total:,} parameters trained"
     typer.echo(f"{folder}: {outcome}, {kept}")

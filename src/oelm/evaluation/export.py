@@ -56,9 +56,7 @@ def export(
         )
     difference = _difference(original, stock)
     if difference > TOLERANCE:
-        raise OelmError(
-            f"the exported model's logits are {difference:.1e} away from the checkpoint's; please report this"
-        )
+        raise OelmError(f"the exported logits are {difference:.1e} away from the checkpoint's; please report this")
     tokenizer = _tokenizer(checkpoint.path, stock)
     facts = {
         "folder": str(out),
@@ -115,9 +113,7 @@ def _models(folder: Path, to: str) -> tuple[Any, Any]:
         raise OelmError(f"{name} is an architecture of transformers and needs no code of its own; use --to hf")
     stock_class = getattr(transformers, str(name), None)
     if not (isinstance(stock_class, type) and issubclass(stock_class, transformers.PreTrainedModel)):
-        raise OelmError(
-            f"{name or 'a model without a name'} has no equal in transformers; the checkpoint loads with oelm"
-        )
+        raise OelmError(f"{name or 'a nameless model'} has no equal in transformers; the checkpoint loads with oelm")
     original = stock_class.from_pretrained(folder, use_safetensors=True).eval()
     return original, merge(copy.deepcopy(original))
 
@@ -179,9 +175,8 @@ def _card(checkpoint: checkpoints.Checkpoint, facts: dict[str, Any]) -> str:
         "tokens seen": result.get("tokens"),
         **{name: config.get("training", {}).get(name) for name in _SETTINGS},
     }
-    markdown = Environment(
-        loader=PackageLoader("oelm.evaluation", "."), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
+    whitespace = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    markdown = Environment(loader=PackageLoader("oelm.evaluation", "."), **whitespace)
     markdown.filters["plain"] = _plain
     markdown.globals["table"] = _table
     told: dict[str, Any] = {"facts": facts, "result": result, "trained": trained, "seeds": seeds, "name": run.name}

@@ -92,9 +92,8 @@ def _trials(subject: Subject, words: Sequence[int], samples: int, random: torch.
             order = torch.rand(samples, n, generator=random).argsort(dim=1)
             again = pairs.gather(1, order[:, :, None].expand(-1, -1, 2))
             asked = 1 + 2 * n + 2 * torch.arange(n)
-            yield trial(
-                "recall", n, torch.cat((pairs, again), 1).flatten(1), asked, asked - 1 - 2 * order, pairs[:, :, 1]
-            )
+            text = torch.cat((pairs, again), 1).flatten(1)
+            yield trial("recall", n, text, asked, asked - 1 - 2 * order, pairs[:, :, 1])
 
 
 @torch.no_grad()

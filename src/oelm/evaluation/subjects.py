@@ -106,9 +106,8 @@ def _opened(folder: str, name: str, options: dict[str, Any]) -> tuple[Any, "Toke
         raise OelmError(f"{name} is {what} ({kind}); it writes no text")
     local = Path(folder).is_dir()
     tokenizer = load_tokenizer(folder) if local else AutoTokenizer.from_pretrained(folder).backend_tokenizer
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, trust_remote_code=False, use_safetensors=True, **options
-    ).eval()
+    safely = {"trust_remote_code": False, "use_safetensors": True}
+    model = AutoModelForCausalLM.from_pretrained(folder, **safely, **options).eval()
     size, room = vocabulary_size(tokenizer), model.get_input_embeddings().num_embeddings
     if size > room:
         raise OelmError(f"{name}: its tokenizer has {size:,} entries, its model {room:,}; give its own tokenizer")

@@ -101,10 +101,8 @@ class Job:
         with contextlib.suppress(OelmError, OSError):
             if self.folder.holder() is None:
                 error = last_words(self.folder, lines=1).removeprefix("error: ")
-                step = self.status.get("step", 0)
-                self.folder.set_status(
-                    FAILED, step=step, max_steps=self.max_steps or None, error=error, reason="refused"
-                )
+                steps = {"step": self.status.get("step", 0), "max_steps": self.max_steps or None}
+                self.folder.set_status(FAILED, **steps, error=error, reason="refused")
         self.look()
 
 

@@ -73,9 +73,7 @@ def source_of(recipe: DataRecipe, root: Path | None) -> Source:
     if root is not None:
         for name in names:
             if not (root / name).is_dir():
-                raise OelmError(
-                    f"{root} has no folder {name!r} with {recipe.corpus}; put train.* and validation.* into it"
-                )
+                raise OelmError(f"{root} has no folder {name!r} ({recipe.corpus}); put train.* and validation.* there")
         return find_source([root / name for name in names], name=recipe.corpus)
     if not recipe.download:
         raise OelmError(
