@@ -86,10 +86,7 @@ def bench(
         else:
             how = {"reference": reference, "rounds": rounds, "compiled": compiled, "keep_freed": keep_freed}
             result = measure(names, shape, device=chosen, memory=memory, say=say, **how)  # type: ignore[arg-type]
-    if as_json:
-        echo_json(result)
-    else:
-        _print(result)
+    (echo_json if as_json else _print)(result)
     if out:
         from oelm.analysis.figures.commands import draw
 

@@ -116,9 +116,11 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         return typer.echo(f"nothing is prepared in {root}; start with: oelm data prepare fables --tokenizer bpe:1024")
     table = Table("folder", "state", "vocabulary", "train", "validation", "fingerprint", box=None)
     for row in rows:
-        vocabulary = f"{row['vocab_size']:,}" if "vocab_size" in row else ""
-        amounts = [_amount(row, split) for split in ("train", "validation")]
-        table.add_row(row["folder"], row["state"], vocabulary, *amounts, row.get("fingerprint", ""))
+        facts, unit = [], "rows" if "train_rows" in row else "tokens"
+        if row["state"] == "ready":
+            amounts = [f"{row[f'{split}_{unit}']:,} {unit}" for split in ("train", "validation")]
+            facts = [f"{row['vocab_size']:,}", *amounts, row["fingerprint"]]
+        table.add_row(row["folder"], row["state"], *facts)
     console = command_console()
     console.print(table)
     for row in rows:
@@ -138,10 +140,6 @@ def _row(path: Path, unit: str) -> dict[str, Any]:
         return {"folder": path.name, "state": "ready", **facts}
     except (OelmError, KeyError, TypeError) as error:
         return {"folder": path.name, "state": "damaged", "error": f"{path} cannot be read: {error}"}
-
-
-def _amount(row: dict[str, Any], split: str) -> str:
-    return next((f"{row[key]:,} {unit}" for unit in ("tokens", "rows") if (key := f"{split}_{unit}") in row), "")
 
 
 @app.command()
@@ -183,13 +181,12 @@ def _print_facts(data: "TokenData") -> None:
         "folder": facts["path"],
         "source": _origin(data.manifest["source"]),
         "tokenizer": f"{facts['tokenizer']}, {facts['vocab_size']:,} entries, hash {facts['tokenizer_hash'][:12]}",
-        **{
-            s: f"{facts[f'{s}_tokens']:,} tokens, documents: {facts[f'{s}_documents']:,}"
-            for s in ("train", "validation")
-        },
-        "bytes per token": f"{facts['bytes_per_token']:.3f} (validation)",
-        "fingerprint": facts["fingerprint"],
     }
+    for split in data.manifest["splits"]:
+        documents = facts[f"{split}_documents"]
+        rows[split] = f"{facts[f'{split}_tokens']:,} tokens in {documents:,} document{'s' if documents != 1 else ''}"
+    rows["bytes per token"] = f"{facts['bytes_per_token']:.3f} (validation)"
+    rows["fingerprint"] = facts["fingerprint"]
     if facts["true_entropy_nats_per_token"] is not None:
         rows["true entropy"] = f"{facts['true_entropy_nats_per_token']:.4f} nats per token (validation)"
     for key, value in rows.items():

@@ -154,9 +154,8 @@ def claims(
         typer.echo(f"left out: {skipped.path}: {skipped.reason}", err=True)
     verdicts = judged(loaded)
     if as_json:
-        echo_json([asdict(verdict) for verdict in verdicts], ensure_ascii=False)
-    else:
-        _print_verdicts(verdicts)
+        return echo_json([asdict(verdict) for verdict in verdicts], ensure_ascii=False)
+    _print_verdicts(verdicts)
 
 
 def judged(loaded: "Loaded") -> "list[Verdict]":

@@ -237,12 +237,7 @@ def _needs(row: dict[str, Any]) -> list[str]:
 def _conclude(jobs: "list[Job]", root: Path, as_json: bool) -> None:
     failed, stopped = [job for job in jobs if job.failed], [job for job in jobs if job.stopped]
     if as_json:
-        records: list[dict[str, Any]] = []
-        for job in jobs:
-            state = "failed" if job.failed else "stopped" if job.stopped else "finished"
-            words = {"reason": job.reason, "last_words": job.last_words} if job.failed else {}
-            records.append({"experiment": job.run.experiment, "run": str(job.folder.path), "state": state, **words})
-        echo_json(records)
+        echo_json([_record(job) for job in jobs])
     else:
         for job in failed:
             words = job.last_words.replace("\n", "\n  ")
@@ -253,3 +248,9 @@ def _conclude(jobs: "list[Job]", root: Path, as_json: bool) -> None:
         typer.echo(f"{counts}{more}; see: oelm report {parents.pop() if len(parents) == 1 else root}")
     if failed or stopped:
         raise typer.Exit(1)
+
+
+def _record(job: "Job") -> dict[str, object]:
+    state = "failed" if job.failed else "stopped" if job.stopped else "finished"
+    words = {"reason": job.reason, "last_words": job.last_words} if job.failed else {}
+    return {"experiment": job.run.experiment, "run": str(job.folder.path), "state": state, **words}

@@ -66,8 +66,7 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        answer = self._refusal(scope)
-        await (answer or self.app)(scope, receive, send_with_headers)
+        await (self._refusal(scope) or self.app)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
         request = Request(scope)
@@ -96,9 +95,8 @@ class Guard:
 
     def _has_token(self, request: Request) -> bool:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_token(bearer):
-            return True
-        return self._is_token(request.cookies.get(self.cookie, ""))
+        given = (bearer if scheme.lower() == "bearer" else "", request.cookies.get(self.cookie, ""))
+        return any(map(self._is_token, given))
 
     def _is_token(self, given: str) -> bool:
         return self.token is not None and secrets.compare_digest(given.encode(), self.token.encode())

@@ -65,12 +65,8 @@ class _Rows:
 
 def _good(lines: bytes, kind: str) -> list[dict[str, Any]]:
     """Rows of a kind that have a step. A line that is torn, though it is complete, is left out."""
-    rows = [row for line in lines.splitlines() for row in parsed(line)]
-    return [
-        row
-        for row in rows
-        if isinstance(row, dict) and number(row.get("step")) is not None and row.get("kind", "") == kind
-    ]
+    rows = (row for line in lines.splitlines() for row in parsed(line) if isinstance(row, dict))
+    return [row for row in rows if number(row.get("step")) is not None and row.get("kind", "") == kind]
 
 
 class Series:

@@ -32,8 +32,7 @@ SPLITS = ("train", "validation")
 VALIDATION_ONE_IN = 8
 
 
-@dataclass(frozen=True)
-class Story:
+class Story(NamedTuple):
     """One story and its surprisal under the grammar: `nats` = -ln P(text)."""
 
     text: str

@@ -36,10 +36,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A dataset at a revision; whatever the hub's clients raise is one line that names the way out.
-
-    A folder of the same layout works in its place; its "commit" is a hash of its files.
-    """
+    """A dataset at a revision, or a folder of the same layout, whose "commit" is a hash of its files."""
 
     dataset: str
     config: str | None

@@ -130,8 +130,7 @@ def prepare_task(
 ) -> TaskData:
     """Tokenise a task into `out` (default: a folder of the data directory named after the settings), or find it there.
 
-    `too_long` says what happens to a text above `max_length` tokens. `train_rows` keeps that many training rows, a
-    fixed random choice.
+    `train_rows` keeps that many training rows, a fixed random choice.
     """
     if too_long not in TOO_LONG:
         raise unknown("policy for long texts", too_long, TOO_LONG)

@@ -175,14 +175,12 @@ def _encode_split(
         while pending and not (limit is not None and done.tokens >= limit):
             write_oldest()
     progress(split, done, done.bytes_of_text)  # no guess any more
+    more = "give --validation PATH or a larger --validation-fraction"
     if not done.documents:
-        raise OelmError(
-            f"no document of {source.name!r} falls in its {split} split; "
-            "give --validation PATH or a larger --validation-fraction"
-        )
+        raise OelmError(f"no document of {source.name!r} falls in its {split} split; {more}")
     if done.documents < FEW_DOCUMENTS and split == "validation":
         few = "a single document" if done.documents == 1 else f"{done.documents} documents"
-        note(f"validation is {few} and says little; give --validation or a larger --validation-fraction")
+        note(f"validation is {few} and says little; {more}")
     facts = {"documents": done.documents, "tokens": done.tokens, "bytes_of_text": done.bytes_of_text}
     entropy = {} if done.nats is None else {"true_entropy_nats": done.nats}
     return {**facts, "sha256": file_hash(staging / FILES[split]), **entropy}

@@ -145,10 +145,8 @@ def split_paths(paths: list[Path], validation: str | Path | None) -> tuple[tuple
         if text_format(path) not in SUFFIXES:
             raise OelmError(f"file {str(path)!r} has no known format; known: {', '.join(SUFFIXES)}, also .gz or .zst")
     if not train:
-        raise OelmError(
-            f"folder {str(paths[0])!r} has no training text; expected train.txt, .jsonl, .csv, .tsv or .parquet "
-            "(also .gz, .zst), and validation.* beside it"
-        )
+        known = f"train{', '.join(SUFFIXES)} (also .gz, .zst), and validation.* beside it"
+        raise OelmError(f"folder {str(paths[0])!r} has no training text; expected {known}")
     return tuple(train), tuple(held_out)
 
 

@@ -33,15 +33,12 @@ _COLUMNS = "--text-column and --label-column of oelm data task"
 
 @dataclass(frozen=True)
 class Task:
-    """One or two texts and a class. Without `classes`, they are those of the training rows, sorted.
-
-    Without a label, its texts are pairs: a source and the target to write for it.
-    """
+    """One or two texts and a class; without a label, pairs of a source and the target to write for it."""
 
     name: str
     texts: tuple[str, ...]
     label: str = "label"
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # without any, those of the training rows, sorted
     hub: str | None = None
     config: str | None = None
     revision: str | None = None  # the commit it is read at, unless another revision is asked for
@@ -84,11 +81,8 @@ def find_task(name: str, texts: Sequence[str] = (), label: str | None = None, cl
     if name in TASKS:
         return dataclasses.replace(TASKS[name], **chosen)  # type: ignore[arg-type]
     if not texts:
-        error = unknown("task", name, TASKS)
-        raise OelmError(
-            f"{error}; one of your own is prepared with 'oelm data task {name} --text-column …' and then trained on "
-            "with 'oelm train --dataset FOLDER'"
-        )
+        own = f"'oelm data task {name} --text-column …' prepares one of your own, for 'oelm train --dataset FOLDER'"
+        raise OelmError(f"{unknown('task', name, TASKS)}; {own}")
     require_name("task", name)
     return Task(name, **chosen)  # type: ignore[arg-type]
 
@@ -248,10 +242,7 @@ class TaskSource:
 
 
 def _class_name(label: Any) -> str | None:
-    """What a label names; None for a truth value, a list and a score.
-
-    1, "1" and 1.0 are one label: files differ in how they write whole numbers.
-    """
+    """What a label names (1, "1" and 1.0 name the same: files differ); None for a truth value, a list and a score."""
     value = plain_number(label) if isinstance(label, str) else label
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not (whole or value is None):

@@ -101,10 +101,7 @@ def articles(lines: Iterator[str]) -> Iterator[str]:
 
 
 def wikitext_documents(rows: Iterator[str]) -> Iterator[str]:
-    """Articles from rows of WikiText, blank ones included. Rows that are lines begin with a heading; others stay.
-
-    Where the raw file has the line " \\n", the hub stores an empty string.
-    """
+    """Articles from rows of WikiText, blank ones included. Rows that are lines begin with a heading; others stay."""
     head: list[str] = []
     for row in rows:
         head.append(row)
@@ -112,7 +109,7 @@ def wikitext_documents(rows: Iterator[str]) -> Iterator[str]:
             break
     texts: Iterator[str] = itertools.chain(head, rows)
     if head and _HEADING.fullmatch(head[-1]):
-        texts = articles(row or " \n" for row in texts)
+        texts = articles(row or " \n" for row in texts)  # the hub stores such a line as an empty string
     return (text for text in texts if text and not text.isspace())
 
 

@@ -32,6 +32,7 @@ _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁senten
 _WAYS = "gpt2, bpe:4096 (trained on your text), a tokenizer.json, its folder, or a model's folder or hub name"
 _MARKS = {"pad": ("<pad>", "[PAD]", "<|padding|>"), "mask": ("<mask>", "[MASK]", "<|mask|>")}
 SENTINELS = 100
+_SENTINELS = [f"<extra_id_{number}>" for number in range(SENTINELS)]
 SPECIAL = "+special"
 
 
@@ -48,12 +49,8 @@ class Marks:
     def of(cls, tokenizer: "Tokenizer") -> "Marks":
         found = {kind: [tokenizer.token_to_id(name) for name in names] for kind, names in _MARKS.items()}
         first = {kind: next((i for i in ids if i is not None), None) for kind, ids in found.items()}
-        sentinels = itertools.takewhile(lambda i: i is not None, map(tokenizer.token_to_id, _sentinels()))
+        sentinels = itertools.takewhile(lambda i: i is not None, map(tokenizer.token_to_id, _SENTINELS))
         return cls(end_of_text_id(tokenizer), **first, sentinels=list(sentinels))  # type: ignore[arg-type]
-
-
-def _sentinels() -> list[str]:
-    return [f"<extra_id_{number}>" for number in range(SENTINELS)]
 
 
 def load_tokenizer(
@@ -203,7 +200,7 @@ def _train(size: int, documents: Iterable[str], sample_bytes: int, special: bool
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
-        special_tokens=[END_OF_TEXT, *(["<pad>", "<mask>", *_sentinels()] if special else [])],
+        special_tokens=[END_OF_TEXT, *(["<pad>", "<mask>", *_SENTINELS] if special else [])],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # every byte, so that any text can be encoded
         show_progress=False,
     )

@@ -64,16 +64,25 @@ class TokenData(PreparedFolder):
         manifest = read_manifest(folder)
         for split, name in FILES.items():
             _check_file(folder / name, manifest["splits"][split], manifest["dtype"], verify)
-        _check_tokenizer(folder / "tokenizer.json", manifest["tokenizer"]["hash"], verify)
+        if not (folder / "tokenizer.json").is_file():
+            raise OelmError(f"{folder / 'tokenizer.json'} is missing; {_again(folder)}")
         try:
             train, validation = (np.memmap(folder / name, manifest["dtype"], mode="r") for name in FILES.values())
         except (OSError, ValueError) as error:
             raise OelmError(f"{folder} cannot be read ({error}); {_again(folder)}") from error
-        return cls(folder, manifest, train, validation)
+        opened = cls(folder, manifest, train, validation)
+        if verify:
+            opened.require_tokenizer()
+        return opened
 
     def require_tokenizer(self) -> None:
         """Refuse a tokenizer that is not the one the tokens were made with; quick, however large the data."""
-        _check_tokenizer(self.path / "tokenizer.json", self.manifest["tokenizer"]["hash"], verify=True)
+        from oelm.data.tokenization import load_tokenizer, tokenizer_hash
+
+        found = tokenizer_hash(load_tokenizer(self.tokenizer_path))
+        if found != self.tokenizer_hash:
+            hashes = f"hash {found[:12]}, prepared with {self.tokenizer_hash[:12]}"
+            raise OelmError(f"{self.tokenizer_path} is not the tokenizer of this data: {hashes}; {_again(self.path)}")
 
     @property
     def end_of_text_id(self) -> int:
@@ -223,20 +232,6 @@ def _check_file(path: Path, facts: dict[str, Any], dtype: str, verify: bool) -> 
     if verify and (found := file_hash(path)) != facts["sha256"]:
         written = facts["sha256"]
         raise OelmError(f"{path} is corrupt: sha256 {found[:12]}, written {written[:12]}; {_again(path.parent)}")
-
-
-def _check_tokenizer(path: Path, expected: str, verify: bool) -> None:
-    if not path.is_file():
-        raise OelmError(f"{path} is missing; {_again(path.parent)}")
-    if verify:
-        from oelm.data.tokenization import load_tokenizer, tokenizer_hash
-
-        found = tokenizer_hash(load_tokenizer(path))
-        if found != expected:
-            raise OelmError(
-                f"{path} is not the tokenizer of this data: hash {found[:12]}, prepared with {expected[:12]}; "
-                f"{_again(path.parent)}"
-            )
 
 
 def _again(folder: Path) -> str:

@@ -169,10 +169,8 @@ def _fitting(subject: Subject, task: Any, limit: int | None) -> tuple[list[int],
     rows = min(limit or len(task.eval_docs), len(task.eval_docs))
     kept = [row for row in range(rows) if row not in unfit]
     if not kept:
-        raise OelmError(
-            f"every row of task {task.config.task} has an answer longer than the context of {subject.name}, "
-            f"{subject.context} tokens; leave the task out"
-        )
+        room = f"the context of {subject.name}, {subject.context} tokens"
+        raise OelmError(f"every row of task {task.config.task} has an answer longer than {room}; leave the task out")
     return kept, len(unfit)
 
 

@@ -17,6 +17,7 @@ from oelm.data.tokenization import end_of_text_id, tokenizer_hash
 from oelm.errors import OelmError, Unavailable, unknown
 from oelm.files import appearing_folder
 from oelm.freezing.report import FreezeReport
+from oelm.hub import reason
 from oelm.models.export import to_stock, write_code
 from oelm.runs import RunFolder, config_differences, find_runs
 from oelm.training import checkpoints
@@ -90,8 +91,7 @@ def push(folder: str | Path, repository: str, *, private: bool = True) -> str:
         hub.create_repo(repository, private=private, exist_ok=True)
         return str(hub.upload_folder(folder_path=str(folder), repo_id=repository))
     except Exception as error:  # the hub's clients raise many unrelated types
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise Unavailable(f"{folder} was written, but {repository} could not be pushed to ({reason})") from error
+        raise Unavailable(f"{folder} was written, but {repository} could not be pushed to ({reason(error)})") from error
 
 
 def _models(folder: Path, to: str) -> tuple[Any, Any]:

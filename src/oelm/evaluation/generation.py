@@ -1,7 +1,4 @@
-"""Text from a language model, through transformers' own generate() with a key–value cache.
-
-And what many texts are like: their words, whether they repeat themselves, what a reference model says.
-"""
+"""Text from a language model, through transformers' own generate() with a key–value cache; and what it is like."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -40,10 +40,7 @@ class Subject:
         return PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, bos_token=start, eos_token=end, pad_token=end)
 
     def record(self, name: str, facts: dict[str, Any]) -> Path | None:
-        """Keep facts in the run's folder, if it is a run, as a whole and with a digest; where.
-
-        Reports show the numbers in `headlines`, whose names end with their unit, and in `beside`, by what they are of.
-        """
+        """Keep facts in the folder of a run, with a digest; where. Reports show `headlines` and `beside`."""
         if self.run is None:
             return None
         file = self.run.path / "evaluation" / f"{name}.json"

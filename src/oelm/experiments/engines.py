@@ -87,21 +87,17 @@ class Scheduler:
         for job in jobs:
             if job.task is None and not job.done:
                 job.task = self.submit(job)
-        for job in jobs:
-            if job.at_work:
-                self._look_at(job)
-
-    def _look_at(self, job: Job) -> None:
-        try:
-            code = self.exit_code(job.task)
-        except Exception as error:  # schedulers raise many unrelated types
-            code = 1
-            with job.folder.output_file.open("a") as output:
-                output.write(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
-        if code is None:
-            job.look()
-        else:
-            job.ended(code)
+        for job in (job for job in jobs if job.at_work):
+            try:
+                code = self.exit_code(job.task)
+            except Exception as error:  # schedulers raise many unrelated types
+                code = 1
+                with job.folder.output_file.open("a") as output:
+                    output.write(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
+            if code is None:
+                job.look()
+            else:
+                job.ended(code)
 
     def stop(self, jobs: list[Job]) -> None:
         running = [job for job in jobs if job.at_work]
@@ -117,10 +113,7 @@ class Scheduler:
 
 
 def work(folder: str | Path, directory: str, nproc: int = 1, started: Callable[[Process], None] | None = None) -> int:
-    """Called on some machine of the cluster: train in the run folder, in a process of its own; its exit code.
-
-    `started` is told of that process.
-    """
+    """Called on a machine of the cluster: train in a process of its own, which `started` is told of; its exit code."""
     os.chdir(directory)
     run = RunFolder.open(folder)
     deadline = time.monotonic() + LOST_LOCK_SECONDS

@@ -46,10 +46,8 @@ class DataRecipe(Section):
         if self.path is not None and (self.corpus or self.tokenizer):
             raise ValueError(f"path {self.path!r} names prepared data; leave corpus and tokenizer out")
         if self.path is None and self.corpus not in CORPORA:
-            raise ValueError(
-                f"{unknown('corpus', self.corpus, CORPORA)}; any other text is prepared first (oelm data prepare) "
-                "and then named: data: NAME"
-            )
+            known = unknown("corpus", self.corpus, CORPORA)
+            raise ValueError(f"{known}; any other text is prepared first (oelm data prepare), then named: data: NAME")
         if self.path is None and not self.tokenizer:
             raise ValueError(f"a tokenizer for {self.corpus} is missing, e.g. bpe:2048")
         return self

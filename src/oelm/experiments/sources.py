@@ -91,10 +91,7 @@ def _folders(recipe: DataRecipe) -> list[str]:
 
 
 def _folder(experiment: Experiment) -> Path:
-    """Full scale shares its folders with 'oelm data prepare'; samples and the demo keep to themselves.
-
-    Of a task there is one for every selection of rows.
-    """
+    """Full scale shares its folders with 'oelm data prepare'; samples and the demo keep to themselves."""
     if task := experiment.task:
         selected = (task.train_rows, task.validation, "held-out" if task.held_out else None)
         return data_directory() / experiment.scale / "-".join(["task", task.name, *(str(s) for s in selected if s)])
