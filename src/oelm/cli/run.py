@@ -1,5 +1,6 @@
 """`oelm experiments` and `oelm run`: what the catalog has, and its experiments or your own as a queue of runs."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from oelm.experiments.entries import Experiment
     from oelm.experiments.plan import PlannedRun
     from oelm.experiments.runner import Job
+
+_say = partial(typer.echo, err=True)
 
 
 def experiments(
@@ -128,29 +131,17 @@ def run(
     queue = find_engine(
         engine, gpus=_numbers("--gpus", gpus), slots=slots, nproc=nproc, address=address, scheduler_options=slurm or ()
     )
-    planned = plan_experiments(
-        experiments,
-        root,
-        seeds=_numbers("--seeds", seeds),
-        settings=settings or [],
-        data_root=data_root,
-        threads=None if dry_run else queue.threads,
-        prepare_data=not dry_run,
-        say=lambda message: typer.echo(message, err=True),
-    )
+    asked: dict[str, Any] = {"seeds": _numbers("--seeds", seeds), "settings": settings or [], "data_root": data_root}
     if dry_run:
-        return _preview(planned, experiments, as_json)
-    work_off(planned, queue, root, time_steps=time_steps, budget=seconds, as_json=as_json)
+        return _preview(
+            plan_experiments(experiments, root, prepare_data=False, say=_say, **asked), experiments, as_json
+        )
+    planned = plan_experiments(experiments, root, threads=queue.threads, say=_say, **asked)
+    work_off(planned, queue, root, time_steps, seconds, as_json)
 
 
 def work_off(
-    planned: "list[PlannedRun]",
-    queue: "Engine",
-    root: Path,
-    *,
-    time_steps: bool = False,
-    budget: float | None = None,
-    as_json: bool = False,
+    planned: "list[PlannedRun]", queue: "Engine", root: Path, time_steps: bool, budget: float | None, as_json: bool
 ) -> None:
     """Run a plan, or what of it fits into the budget (in seconds); time its arms; say what came of it."""
     from oelm.experiments.engines import Local
@@ -161,7 +152,7 @@ def work_off(
     runs = unique(planned)
     if budget is not None:
         assert isinstance(queue, Local)
-        runs = within(runs, budget, queue, say=lambda message: typer.echo(message, err=True))
+        runs = within(runs, budget, queue, say=_say)
     with SuiteBoard(quiet=as_json) as board:
         jobs = queue.run(runs, watch=board.show)
         if time_steps and not any(job.failed or job.stopped for job in jobs):
@@ -181,7 +172,7 @@ def train_several(
     config.runtime.threads = config.runtime.threads or queue.threads
     root = root or run_folder(config, of_all=True)
     planned = several(config, names, _numbers("--seeds", seeds) or [config.seed], root)
-    work_off(planned, queue, root, time_steps=time_steps, as_json=as_json)
+    work_off(planned, queue, root, time_steps, None, as_json)
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:

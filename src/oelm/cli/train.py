@@ -176,12 +176,7 @@ def train(
 
 
 def _config(
-    file: Path | None,
-    data: str | None,
-    model: str | None,
-    positions: str | None,
-    given: dict[str, Any],
-    settings: list[str],
+    file: Path | None, data: str | None, model: str | None, positions: str | None, given: dict, settings: list[str]
 ) -> RunConfig:
     """The config of a file, if there is one, with these data and every option that was given."""
     if given["trackers"] == ["none"]:

@@ -169,7 +169,7 @@ class Comparisons:
         for arm in self.loaded("").arms:
             gap = gap_of(arm)
             for run in arm.runs:
-                value = gap and gap.by_seed.get(run.seed)
+                value = gap.by_seed.get(run.seed) if gap else None
                 if value is not None:
                     worse = (value > 0) != arm.metric.higher_is_better
                     gaps[run.folder.path] = {"value": value, "points": arm.metric.gap_in_points, "worse": worse}

@@ -92,7 +92,8 @@ def find_source(
         return HubSource(label, Corpus("", first, **asked, **held_out), revision, seed, stream)  # type: ignore[arg-type]
     hub = {"revision": revision, "config": config, "split": split, "stream": stream or None}
     _refuse(hub, f"the text is in {first!r}, which is no dataset of the hub nor a folder like one")
-    return _files([Path(item) for item in what], name, field, validation, validation_fraction, seed)
+    held_out_in = None if validation is None else Path(validation)
+    return _files([Path(item) for item in what], name, field, held_out_in, validation_fraction, seed)
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:
@@ -117,12 +118,7 @@ def _made(name: str, corpus: str, megabytes: float | None, validation: float | N
 
 
 def _files(
-    paths: list[Path],
-    name: str | None,
-    field: str | None,
-    validation: str | Path | None,
-    fraction: float | None,
-    seed: int,
+    paths: list[Path], name: str | None, field: str | None, validation: Path | None, fraction: float | None, seed: int
 ) -> FilesSource:
     for path in paths:
         if not path.exists():

@@ -151,13 +151,8 @@ class HubSource(Source):
         return settings | ({"first_documents": self.first} if self.first else {})
 
     def provenance(self) -> dict[str, Any]:
-        return {
-            "kind": "hub",
-            "dataset": self.corpus.hub,
-            "config": self.corpus.config,
-            "requested_revision": self.revision,
-            "revision": self._there.commit,
-        }
+        asked = {"dataset": self.corpus.hub, "config": self.corpus.config, "requested_revision": self.revision}
+        return {"kind": "hub", **asked, "revision": self._there.commit}
 
     def pinned(self, provenance: dict[str, Any]) -> "HubSource":
         return dataclasses.replace(self, revision=provenance["revision"])

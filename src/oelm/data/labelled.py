@@ -137,14 +137,8 @@ def prepare_task(
     texts = (text for _, texts, _ in source._raw("train") for text in texts)  # for one that is trained on them
     tokenizer = load_tokenizer(tokenizer_spec, texts)
     identity = tokenizer_hash(tokenizer)
-    settings = {
-        **source.settings(),
-        "tokenizer": identity,
-        "template": template_hash(tokenizer),
-        "max_length": max_length,
-        "too_long": too_long,
-        "train_rows": train_rows,
-    }
+    how = {"max_length": max_length, "too_long": too_long, "train_rows": train_rows}
+    settings = {**source.settings(), "tokenizer": identity, "template": template_hash(tokenizer), **how}
     label = f"{source.task.name}-{tokenizer_label(tokenizer_spec, identity)}-{_digest(settings)[:8]}"
     folder = Path(out) if out else data_directory(data_dir) / label
     if found := _finished(folder, settings):

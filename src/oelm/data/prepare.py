@@ -48,6 +48,7 @@ FEW_DOCUMENTS = 10  # of validation: fewer say little
 CHUNK_BYTES = 256 << 10  # small enough to stay in cache, large enough to cost far more than its bookkeeping
 
 
+Note = Callable[[str], None]
 Progress = Callable[[str, Entry, int | None], None]
 """Is told of a split what is done of it, and how many bytes of text it may have: a guess, or None."""
 
@@ -63,7 +64,7 @@ def prepare(
     data_dir: str | Path | None = None,
     force: bool = False,
     progress: Progress = lambda split, done, expected_bytes: None,
-    note: Callable[[str], None] = lambda remark: None,
+    note: Note = lambda remark: None,
 ) -> TokenData:
     """Turn a source into a prepared folder and open it; a finished folder with the same settings is left as it is.
 
@@ -130,13 +131,7 @@ def prepare(
 
 
 def _encode_split(
-    source: Source,
-    split: str,
-    limit: int | None,
-    staging: Path,
-    encoder: "_Encoder",
-    progress: Progress,
-    note: Callable[[str], None],
+    source: Source, split: str, limit: int | None, staging: Path, encoder: "_Encoder", progress: Progress, note: Note
 ) -> dict[str, Any]:
     """Write one token file, taking over what its journal already has; what the manifest says of it."""
     expected = source.expected_bytes(split)

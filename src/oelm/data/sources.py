@@ -1,6 +1,4 @@
-"""What a source of text is, whatever it reads (`Source`), how its validation documents are held out, and the user's own
-files as one (`FilesSource`).
-"""
+"""What a source of text is, how its validation documents are held out, and the user's own files as one."""
 
 import dataclasses
 import hashlib

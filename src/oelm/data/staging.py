@@ -1,6 +1,4 @@
-"""The folder that `prepare` works in, `NAME.unfinished`, and how it becomes `NAME`. In it, token files, each with a
-journal of its chunks: what a killed run has written, and how much of that can be trusted.
-"""
+"""The folder that `prepare` works in, and its journals: what a killed run has written and how far it can be trusted."""
 
 import contextlib
 import errno

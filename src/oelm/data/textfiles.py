@@ -1,6 +1,4 @@
-"""Files of text, streamed: the documents of any of them, and the rows of those with named columns (.csv, .tsv, .jsonl
-and .parquet); each also compressed (.gz, .zst).
-"""
+"""Files of text, streamed: their documents, and the rows of those with columns; each also compressed (.gz, .zst)."""
 
 import codecs
 import csv
@@ -27,15 +25,12 @@ def file_documents(path: Path, field: str = "text", keep_blank: bool = False) ->
     Rows without text are left out unless `keep_blank`. What a document is: see `oelm data prepare --help`.
     """
     empty = True
-    try:
-        rows = checked_texts((text for (text,) in read_columns(path, (field,))), str(path), field)
-        for text in _text_documents(path) if text_format(path) == ".txt" else rows:
-            blank = not text or text.isspace()
-            empty = empty and blank
-            if keep_blank or not blank:
-                yield text
-    except (OSError, EOFError) as error:  # missing, unreadable, truncated or not compressed at all
-        raise OelmError(f"{path} cannot be read ({error}); is it complete?") from error
+    rows = checked_texts((text for (text,) in read_columns(path, (field,))), str(path), field)
+    for text in _text_documents(path) if text_format(path) == ".txt" else rows:
+        blank = not text or text.isspace()
+        empty = empty and blank
+        if keep_blank or not blank:
+            yield text
     if empty:
         raise OelmError(f"{path} holds no text; remove it or give another file")
 
@@ -144,14 +139,16 @@ def lines_of(path: Path, limit: int = -1) -> Iterator[str]:
     """Decoded lines, so that a bad byte is told with its line; `limit` cuts lines that would not fit in memory."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     number = 0
-    with _open(path) as stream:
-        try:
+    try:
+        with _open(path) as stream:
             while raw := stream.readline(limit):
                 number += 1
                 yield decoder.decode(raw)
             decoder.decode(b"", final=True)  # refuses half a character at the end
-        except UnicodeDecodeError as error:
-            raise OelmError(f"{path} line {number} is not UTF-8 ({error.reason}); convert the file first") from error
+    except UnicodeDecodeError as error:
+        raise OelmError(f"{path} line {number} is not UTF-8 ({error.reason}); convert the file first") from error
+    except (OSError, EOFError) as error:  # missing, unreadable, truncated or not compressed at all
+        raise OelmError(f"{path} cannot be read ({error}); is it complete?") from error
 
 
 def is_unicode(text: str) -> bool:

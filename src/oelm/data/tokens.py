@@ -112,11 +112,8 @@ class TokenData(PreparedFolder):
 
 def fingerprint(manifest: dict[str, Any]) -> str:
     """The fingerprint of a manifest: hashes of both token files, their type, and the tokenizer."""
-    identity = [manifest["splits"][split]["sha256"] for split in FILES] + [
-        manifest["dtype"],
-        manifest["tokenizer"]["hash"],
-        manifest["tokenizer"]["end_of_text_id"],
-    ]
+    tokenizer, hashes = manifest["tokenizer"], [manifest["splits"][split]["sha256"] for split in FILES]
+    identity = [*hashes, manifest["dtype"], tokenizer["hash"], tokenizer["end_of_text_id"]]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
 
 

@@ -175,10 +175,9 @@ def _card(checkpoint: checkpoints.Checkpoint, facts: dict[str, Any]) -> str:
         "tokens seen": result.get("tokens"),
         **{name: config.get("training", {}).get(name) for name in _SETTINGS},
     }
-    whitespace = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    whitespace: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     markdown = Environment(loader=PackageLoader("oelm.evaluation", "."), **whitespace)
     markdown.filters["plain"] = _plain
-    markdown.globals["table"] = _table
     told: dict[str, Any] = {"facts": facts, "result": result, "trained": trained, "seeds": seeds, "name": run.name}
     told |= {"report": FreezeReport.from_dict(checkpoint.freeze), "metrics": _metrics(result.get("final") or {}, seeds)}
     return markdown.get_template("card.md.j2").render(told)
@@ -205,11 +204,6 @@ def _seeds(run: RunFolder, config: dict[str, Any]) -> list[dict[str, Any]]:
         if result and not config_differences({**theirs, "seed": None}, {**config, "seed": None}):
             found[theirs["seed"]] = result["final"]
     return list(found.values())
-
-
-def _table(facts: dict[str, Any]) -> str:
-    rows = [f"| {name} | {_plain(value)} |" for name, value in facts.items() if value is not None]
-    return "\n".join(["| | |", "|---|---|", *rows])
 
 
 def _plain(value: Any) -> str:

@@ -123,9 +123,9 @@ def _validation_texts(subject: Subject, samples: int, tokens: int) -> list[str]:
         data = TokenData.open(subject.run.config()["data"]["path"])
     except OelmError:
         return []
-    ends = np.flatnonzero(data.validation == data.end_of_text_id)
+    end = data.end_of_text_id
+    ends = np.flatnonzero(data.validation == end)
     starts = np.concatenate(([0], ends + 1))[: len(ends) or 1]
     chosen = starts[np.linspace(0, len(starts), min(samples, len(starts)), endpoint=False).astype(int)]
-    end = data.end_of_text_id
     documents = (takewhile(lambda token: token != end, data.validation[at : at + tokens].tolist()) for at in chosen)
     return [subject.tokenizer.decode(list(one)) for one in documents]

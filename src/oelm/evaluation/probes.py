@@ -150,12 +150,8 @@ def heads(subject: Subject, words: Sequence[int], samples: int, seed: int) -> di
             if kind and proper and share >= A_HEAD:
                 found.append({"kind": kind, "layer": layer, "head": head, "share": share})
     even = {"entropy": float(torch.arange(length + 2, 2 * length + 2).log().mean()), "share": 1 / (1.5 * length + 1)}
-    return {
-        "text": f"{length} random words, twice",
-        "even_attention": even,
-        **rows,
-        "found": sorted(found, key=lambda one: -one["share"]),
-    }
+    found.sort(key=lambda one: -one["share"])
+    return {"text": f"{length} random words, twice", "even_attention": even, **rows, "found": found}
 
 
 def _weights(subject: Subject, ids: Tensor) -> list[Tensor]:

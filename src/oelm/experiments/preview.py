@@ -1,7 +1,4 @@
-"""What a plan will need: counted before anything is allocated, downloaded or trained; and what of it fits into a time.
-
-The time is known from finished runs of the same arm, else from a few steps of it.
-"""
+"""What a plan will need: counted before anything is allocated or downloaded; and what of it fits into a time."""
 
 import contextlib
 import heapq

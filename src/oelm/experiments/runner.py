@@ -1,7 +1,4 @@
-"""Run a plan: claim its folders, have somebody work on them, each run seen through its folder only.
-
-`LocalWorkers` are processes of this machine, one per run, a few at a time; `engines.py` has clusters.
-"""
+"""Run a plan: claim its folders, have somebody work on them (here, or `engines.py`), seen through the folders only."""
 
 import contextlib
 import os

@@ -156,10 +156,7 @@ def _toy_rows(task: TaskRecipe, split: str, rows: int) -> Iterator[list[Any]]:
     for number, line in enumerate(lines):
         words = line.split()
         draw.shuffle(words)
-        if pairs:
-            yield [" ".join(words), line]
-        elif one:
-            yield [line, 1] if number % 2 else [" ".join(words), 0]
-        else:
-            label = ("entailment", "neutral", "contradiction")[number % 3]
-            yield [line, {"entailment": line, "neutral": lines[0]}.get(label, " ".join(words)), label]
+        scrambled = " ".join(words)
+        of_three = [[line, line, "entailment"], [line, lines[0], "neutral"], [line, scrambled, "contradiction"]]
+        of_two = [[scrambled, 0], [line, 1]]
+        yield [scrambled, line] if pairs else of_two[number % 2] if one else of_three[number % 3]

@@ -137,12 +137,6 @@ def _step_times(arms: Sequence[str], config: RunConfig, data: TokenData, rounds:
     from oelm.training.setup import choose_device, model_config
 
     device = choose_device(config.runtime.device, config.training.precision)
-    return compare_step_times(
-        arms,
-        model_config(config, data.vocab_size),
-        config.training,
-        rounds=rounds,
-        device=str(device),
-        compiled=config.runtime.compile,
-        checkpointing=config.runtime.gradient_checkpointing,
-    )
+    how: dict[str, Any] = {"rounds": rounds, "device": str(device), "compiled": config.runtime.compile}
+    how["checkpointing"] = config.runtime.gradient_checkpointing
+    return compare_step_times(arms, model_config(config, data.vocab_size), config.training, **how)
