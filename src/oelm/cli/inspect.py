@@ -164,12 +164,11 @@ def _print_estimate(results: list[dict[str, Any]]) -> None:
     )
 
 
+_KEPT = ("weights", "gradients", "optimizer")
 _ESTIMATED = {
     "TFLOPs": lambda r: f"{r['flops_per_gpu'] / 1e12:,.2f}",
     "memory, GB": lambda r: f"{r['memory']['total'] / 1e9:,.2f}{'' if r['fits'] else ' (does not fit)'}",
-    "  weights, gradients, optimizer": lambda r: (
-        f"{sum(r['memory'][part] for part in ('weights', 'gradients', 'optimizer')) / 1e9:,.2f}"
-    ),
+    "  weights, gradients, optimizer": lambda r: f"{sum(r['memory'][part] for part in _KEPT) / 1e9:,.2f}",
     "  activations": lambda r: f"{r['memory']['activations'] / 1e9:,.2f}",
     "traffic sent, GB": lambda r: f"{r['traffic_bytes'] / 1e9:,.3f}",
     "step, ms": lambda r: f"{1e3 * r['step_seconds']:,.1f}",

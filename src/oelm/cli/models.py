@@ -78,7 +78,7 @@ def evaluate(
     models: Models,
     tasks: Annotated[str | None, Option(help="Of lm-eval: piqa,arc_easy,blimp. 'lm-eval ls tasks' has all.")] = None,
     task_data: Annotated[
-        Path | None, Option(exists=True, file_okay=False, help="Folder with TASK_SPLIT.jsonl, instead of the hub.")
+        Path | None, Option(exists=True, file_okay=False, help="Folder with TASK_SPLIT.jsonl.")
     ] = None,
     limit: Annotated[int | None, Option(min=1, help="Only the first rows of each task.")] = None,
     fewshot: Annotated[int | None, Option(min=0, help="Solved examples per question. (default: the task's)")] = None,

@@ -55,7 +55,7 @@ def compare(
 def report(
     what: Annotated[
         list[str] | None,
-        Argument(help="Folders of runs, or names of 'oelm experiments'; several need --out.", show_default="runs"),
+        Argument(help="Folders, or names of 'oelm experiments'; several need --out.", show_default="runs"),
     ] = None,
     scale: Annotated[str, Option(help="Of which scale, for a name: full, mini or smoke.")] = "full",
     root: Annotated[Path, Option("--runs", help="Where runs lie, a folder per scale.", metavar="DIR")] = Path("runs"),

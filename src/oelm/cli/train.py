@@ -33,10 +33,8 @@ AsJson = Annotated[bool, Option("--json", help="Print the result as JSON; nothin
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress; the run folder has it all.")]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Say on stderr what goes to training.log.")]
 Command = TypeVar("Command", bound=Callable[..., None])
-Settings = Annotated[
-    list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.max_steps=500. Repeatable."),
-]
+SET = "Any setting, e.g. training.max_steps=500. Repeatable."
+Settings = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=SET)]
 PANELS = {"": "What is trained", "model": "What is trained", "training": "Training", "runtime": "Where and how"}
 
 

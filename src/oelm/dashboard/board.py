@@ -98,8 +98,6 @@ class Board:
             for known in self._known.values():
                 self._put(known, {**known.row, "gap": gaps.get(known.folder.path)})
 
-    # Scanning
-
     def _scan(self) -> None:
         found: dict[str, _Known] = {}
         for root in self.roots:

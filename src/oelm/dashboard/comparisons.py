@@ -121,8 +121,6 @@ class Comparisons:
         values = scale * np.array([points[2][i] for points, i in zip(drawn, kept, strict=True)])
         return places, (values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
-    # Reading
-
     def _part(self, scope: str, chosen: str) -> Loaded:
         """One comparison alone."""
         with self._lock:

@@ -36,10 +36,9 @@ def is_loopback(host: str) -> bool:
 def require_safe(host: str, token: str | None) -> None:
     """Refuse to let the whole network in."""
     if token is None and not is_loopback(host):
-        raise OelmError(
-            f"on {host} others could read your runs: give --token WORD or OELM_DASHBOARD_TOKEN "
-            f"(at least {SHORTEST_TOKEN} characters), or stay on 127.0.0.1 and forward the port with ssh -L"
-        )
+        token_needed = f"give --token WORD or OELM_DASHBOARD_TOKEN (at least {SHORTEST_TOKEN} characters)"
+        instead = "stay on 127.0.0.1 and forward the port with ssh -L"
+        raise OelmError(f"on {host} others could read your runs: {token_needed}, or {instead}")
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii()):
         raise OelmError(f"the token needs at least {SHORTEST_TOKEN} ASCII characters; make one: openssl rand -hex 16")
 

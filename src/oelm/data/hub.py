@@ -78,10 +78,8 @@ class HubDataset:
             raise self._refused(error) from error
         cached = {} if stream or self.is_local else {Path(file["filename"]).parent.name for file in loaded.cache_files}
         if others := sorted(name for name in cached if _COMMIT.fullmatch(name) and name != commit):
-            raise OelmError(
-                f"dataset {self.dataset} is cached at commit {others[0]}, not at {commit}, and the hub cannot be "
-                "reached; try again with a network, or with files of your own"
-            )
+            there = f"dataset {self.dataset} is cached at commit {others[0]}, not at {commit}"
+            raise OelmError(f"{there}, and the hub cannot be reached; try again with a network, or with your own files")
         return loaded
 
     def splits(self) -> list[str]:

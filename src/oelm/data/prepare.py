@@ -212,12 +212,9 @@ class _Encoder:
 
     def __init__(self, tokenizer: "Tokenizer", identity: str, workers: int) -> None:
         self.workers = workers
-        self.facts: dict[str, Any] = {
-            "hash": identity,
-            "vocab_size": vocabulary_size(tokenizer),
-            "end_of_text_id": end_of_text_id(tokenizer),
-        }
-        self.dtype = "<u2" if self.facts["vocab_size"] <= 1 << 16 else "<u4"
+        size, self._end = vocabulary_size(tokenizer), end_of_text_id(tokenizer)
+        self.facts = {"hash": identity, "vocab_size": size, "end_of_text_id": self._end}
+        self.dtype = "<u2" if size <= 1 << 16 else "<u4"
         self.identity = json.dumps([self.facts, self.dtype])
         self._tokenizer = tokenizer
         # Text that happens to spell a special token is text; only we may end a document.
@@ -228,12 +225,11 @@ class _Encoder:
         return self._pool.submit(self._encode, texts)
 
     def _encode(self, texts: list[str]) -> Encoded:
-        end = self.facts["end_of_text_id"]
         ids: list[int] = []
         ends: list[int] = []
         for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False):
             ids += encoding.ids
-            ids.append(end)
+            ids.append(self._end)
             ends.append(len(ids))
         return np.array(ids, self.dtype), ends
 

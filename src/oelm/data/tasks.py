@@ -138,9 +138,9 @@ class TaskSource:
         if all(label.isdecimal() for label in found):
             found.sort(key=int)
         if not 2 <= len(found) <= _MOST_CLASSES:
+            there = f"column {self.task.label!r} of {self._where('train')} has {len(found)} different labels"
             raise OelmError(
-                f"column {self.task.label!r} of {self._where('train')} has {len(found)} different labels; "
-                f"a classifier needs 2 to {_MOST_CLASSES}: is it the right column (--label-column)?"
+                f"{there}; a classifier needs 2 to {_MOST_CLASSES}: is it the right column (--label-column)?"
             )
         return tuple(found)
 

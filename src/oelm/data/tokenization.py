@@ -238,7 +238,5 @@ def _download_gpt2() -> Path:
         unreachable()  # if it is, a copy in the cache still serves
         return Path(huggingface_hub.hf_hub_download(GPT2, "tokenizer.json", revision=GPT2_COMMIT))
     except Exception as error:  # the hub's clients raise many unrelated types
-        raise Unavailable(
-            f"tokenizer {GPT2} could not be reached on the hub ({reason(error)}); train one on your own text with "
-            "--tokenizer bpe:4096, or give a local copy: --tokenizer FOLDER with vocab.json and merges.txt"
-        ) from error
+        ways = "train one: --tokenizer bpe:4096, or give a copy: --tokenizer FOLDER with vocab.json and merges.txt"
+        raise Unavailable(f"tokenizer {GPT2} could not be reached on the hub ({reason(error)}); {ways}") from error

@@ -153,11 +153,15 @@ def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
     for path in (Path(f"{name_or_path}{UNFINISHED}"), root / f"{name_or_path}{UNFINISHED}"):
         if path.is_dir():
             raise OelmError(f"data {str(name_or_path)!r} is unfinished ({path}); run the same `{_PREPARE}` again")
-    _require_no_task(str(name_or_path), root)
-    corpora = [path.name for path, name in called.items() if name]
-    known = ", ".join(corpora) or "nothing yet"
+    from oelm.data import labelled
     from oelm.data.corpora import CORPORA
 
+    for path in prepared_tasks(root):
+        if str(name_or_path) in (path.name, _name(path, labelled.read_manifest)):
+            way = f"train on it by its folder: oelm train --dataset {path}"
+            raise OelmError(f"data {str(name_or_path)!r} is a prepared task; {way}")
+    corpora = [path.name for path, name in called.items() if name]
+    known = ", ".join(corpora) or "nothing yet"
     choice = dict.fromkeys([*corpora, *filter(None, called.values()), *CORPORA])
     meant = str(name_or_path) in choice or Path(name_or_path).exists()
     near = [] if meant else [repr(name) for name in difflib.get_close_matches(str(name_or_path), choice)]
@@ -168,14 +172,6 @@ def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
         + (f"did you mean {' or '.join(near)}? " if near else "")
         + (f"run: {_PREPARE} {name_or_path}" if meant else f"a corpus or files of yours: {_PREPARE} NAME_OR_FILES")
     )
-
-
-def _require_no_task(name: str, root: Path) -> None:
-    from oelm.data import labelled
-
-    for path in prepared_tasks(root):
-        if name in (path.name, _name(path, labelled.read_manifest)):
-            raise OelmError(f"data {name!r} is a prepared task; train on it by its folder: oelm train --dataset {path}")
 
 
 def _name(folder: Path, read: Callable[[Path], dict[str, Any]]) -> str | None:

@@ -51,10 +51,9 @@ def export(
         raise OelmError(f"{out} is there already; remove it, or give another folder with --out")
     original, stock = _models(checkpoint.path, to)
     if to == "gguf-ready" and type(stock).__name__ not in GGUF:
-        raise OelmError(
-            f"--to gguf-ready needs a model that equals {' or '.join(GGUF)} (rotary positions, norm=rms, ffn=swiglu); "
-            f"this one equals {type(stock).__name__}, whose GELU GGUF runtimes approximate; use --to hf"
-        )
+        needed = f"a model that equals {' or '.join(GGUF)} (rotary positions, norm=rms, ffn=swiglu)"
+        this = f"this one equals {type(stock).__name__}, whose GELU GGUF runtimes approximate"
+        raise OelmError(f"--to gguf-ready needs {needed}; {this}; use --to hf")
     difference = _difference(original, stock)
     if difference > TOLERANCE:
         raise OelmError(f"the exported logits are {difference:.1e} away from the checkpoint's; please report this")
@@ -157,9 +156,6 @@ def _tokenizer(folder: Path, stock: Any) -> Any:
             if settings is not None and number is not None:
                 setattr(settings, f"{role}_token_id", number)
     return wrapped
-
-
-# The model card
 
 
 def _card(checkpoint: checkpoints.Checkpoint, facts: dict[str, Any]) -> str:

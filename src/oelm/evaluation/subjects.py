@@ -77,10 +77,9 @@ def _stock(what: str, options: dict[str, Any]) -> Subject:
     except OelmError:
         raise
     except Exception as error:  # a missing name, a damaged file and the hub all raise types of their own
-        raise OelmError(
-            f"{what} holds no checkpoint and is no model to be had ({reason(error, what)}); "
-            "give a run folder that has trained, a checkpoint folder, a model folder or a name of the hub"
-        ) from None
+        ways = "give a run folder that has trained, a checkpoint folder, a model folder or a name of the hub"
+        why = reason(error, what)
+        raise OelmError(f"{what} holds no checkpoint and is no model to be had ({why}); {ways}") from None
     config = model.config
     end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
     end = end_of_text_id(tokenizer) if end is None else end

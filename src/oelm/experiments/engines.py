@@ -166,10 +166,8 @@ def _ray_scheduler(ray: Any, nproc: int) -> Scheduler:
     kinds = ("GPU", "CPU") if any(node.get("GPU") for node in nodes) else ("CPU",)
     room = max((min(node.get(kind, 0) for kind in kinds) for node in nodes), default=0)
     if nproc > room:  # it would wait for ever
-        raise OelmError(
-            f"--nproc {nproc} needs so many {' and '.join(f'{kind}s' for kind in kinds)} on one machine, "
-            f"but no machine of the Ray cluster has more than {room:g}; lower it"
-        )
+        needed = f"so many {' and '.join(f'{kind}s' for kind in kinds)} on one machine"
+        raise OelmError(f"--nproc {nproc} needs {needed}, but none of the Ray cluster has more than {room:g}; lower it")
     resources = {f"num_{kind.lower()}s": nproc for kind in kinds}
     # Only losing the machine or the worker is retried; a run that fails by itself returns its exit code.
     task = ray.remote(**resources, max_retries=-1)(work)

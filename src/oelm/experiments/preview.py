@@ -138,10 +138,8 @@ def within(
     later = waiting[len(chosen) :]
     if not chosen:
         first = waiting[0].folder
-        raise OelmError(
-            f"no run fits into {in_words(seconds)}: {first} needs about {in_words(needs[first])}; "
-            "give a larger --budget, or fewer steps (--set training.max_steps=…)"
-        )
+        why = f"no run fits into {in_words(seconds)}: {first} needs about {in_words(needs[first])}"
+        raise OelmError(f"{why}; give a larger --budget, or fewer steps (--set training.max_steps=…)")
     words = f"{in_words(seconds)}: {len(chosen)} of {len(waiting)} runs fit, in about {in_words(end)}"
     whole = [seed for seed in dict.fromkeys(run.seed for run in planned) if seed not in {run.seed for run in later}]
     if later:

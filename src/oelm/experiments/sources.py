@@ -76,10 +76,10 @@ def source_of(recipe: DataRecipe, root: Path | None) -> Source:
                 raise OelmError(f"{root} has no folder {name!r} ({recipe.corpus}); put train.* and validation.* there")
         return find_source([root / name for name in names], name=recipe.corpus)
     if not recipe.download:
-        raise OelmError(
-            f"{recipe.corpus} is too large to download for this scale; put a sample (train.jsonl, validation.jsonl) "
-            f"into a folder {names[0]!r} and give the folder above it with --data-root"
+        sample = (
+            f"put a sample (train.*, validation.*) into a folder {names[0]!r}, and name the one above it: --data-root"
         )
+        raise OelmError(f"{recipe.corpus} is too large to download for this scale; {sample}")
     source = find_source([recipe.corpus])
     first = {"train": recipe.documents, "validation": recipe.validation_documents}
     return replace(source, first={split: n for split, n in first.items() if n})  # type: ignore[type-var]
