@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,9 +119,8 @@ def _runs(paths: list[Path] | None) -> list[RunFolder]:
 
 
 def _summary(rows: list[dict[str, Any]]) -> str:
-    states = [row["state"] for row in rows]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    return f"{len(rows)} runs: {counts}"
+    counts = Counter(row["state"] for row in rows)
+    return f"{len(rows)} runs: {', '.join(f'{count} {state}' for state, count in counts.items())}"
 
 
 def _picture(paths: list[Path] | None) -> Any:

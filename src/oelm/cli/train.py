@@ -103,9 +103,7 @@ def _parser(kind: Any) -> Callable[[str], Any]:
 
 @options_of_run()
 def train(
-    dataset: Annotated[
-        str | None, Option("--dataset", "--data", help="A prepared corpus ('oelm data list'), its folder, or 'fables'.")
-    ] = None,
+    dataset: Annotated[str | None, Option("--dataset", "--data", help="Prepared data, a folder, or 'fables'.")] = None,
     task: Annotated[str | None, Option(help="Train a classifier on sst2, mnli or xnli, instead of --dataset.")] = None,
     data_path: Annotated[Path | None, Option(help="The task's own files. (default: from the hub)")] = None,
     model: Annotated[

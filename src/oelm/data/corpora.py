@@ -68,8 +68,6 @@ def find_source(
     `config`, `split` and `stream` are for datasets of the hub, or for a folder that is laid out like one; of such a
     dataset, `validation` is the name of a split.
     """
-    if not what:
-        raise OelmError(f"no corpus given; name one of {', '.join(CORPORA)} or a path")
     first = str(what[0])
     known = CORPORA.get(first) if len(what) == 1 else None
     if not (known and known.hub is None) and (megabytes, validation_megabytes) != (None, None):

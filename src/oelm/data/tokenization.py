@@ -238,5 +238,6 @@ def _download_gpt2() -> Path:
         unreachable()  # if it is, a copy in the cache still serves
         return Path(huggingface_hub.hf_hub_download(GPT2, "tokenizer.json", revision=GPT2_COMMIT))
     except Exception as error:  # the hub's clients raise many unrelated types
-        ways = "train one: --tokenizer bpe:4096, or give a copy: --tokenizer FOLDER with vocab.json and merges.txt"
-        raise Unavailable(f"tokenizer {GPT2} could not be reached on the hub ({reason(error)}); {ways}") from error
+        ways = "train one on your own text with --tokenizer bpe:4096, or give a copy: --tokenizer FOLDER"
+        why = f"could not be reached on the hub ({reason(error)})"
+        raise Unavailable(f"tokenizer {GPT2} {why}; {ways} with vocab.json and merges.txt") from error
