@@ -218,7 +218,7 @@ def test_what_cannot_be_found_is_told_with_the_way_out(tmp_path: Path) -> None:
         find_source(["tinystorys"])
     with pytest.raises(OelmError, match=r"'nowhere/text\.txt' does not exist"):
         find_source(["nowhere/text.txt"])
-    with pytest.raises(OelmError, match=r"no training text; expected train\.txt, \.jsonl, \.csv"):
+    with pytest.raises(OelmError, match=r"no training text; expected train\.txt, \.tsv, \.csv, \.jsonl"):
         find_source([tmp_path])
     (tmp_path / "paper.pdf").write_bytes(b"x")
     with pytest.raises(OelmError, match=r"paper\.pdf' has no known format; known: \.txt"):

@@ -78,7 +78,8 @@ def _state(row: dict[str, Any], scale: str) -> str:
     said = f"{len(finished)}/{len(runs)}" if runs else ""
     if finished and len(row["arms"]) == 1 and not row["variants"]:
         key = "perplexity" if finished[0]["perplexity"] is not None else "accuracy"
-        said += f": {_score({key: sum(run[key] for run in finished) / len(finished)})}"
+        mean = sum(run[key] for run in finished) / len(finished)
+        said += f": {mean:.2%}" if key == "accuracy" else f": {mean:.2f}"
     running = sum(run["state"] == "running" for run in runs)
     return said + (f", {running} running" if running else "")
 

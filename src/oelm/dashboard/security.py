@@ -36,9 +36,8 @@ def is_loopback(host: str) -> bool:
 def require_safe(host: str, token: str | None) -> None:
     """Refuse to let the whole network in."""
     if token is None and not is_loopback(host):
-        token_needed = f"give --token WORD or OELM_DASHBOARD_TOKEN (at least {SHORTEST_TOKEN} characters)"
-        instead = "stay on 127.0.0.1 and forward the port with ssh -L"
-        raise OelmError(f"on {host} others could read your runs: {token_needed}, or {instead}")
+        way = f"give --token WORD or OELM_DASHBOARD_TOKEN (at least {SHORTEST_TOKEN} characters)"
+        raise OelmError(f"on {host} others could read your runs: {way}, or forward the port of 127.0.0.1 with ssh -L")
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii()):
         raise OelmError(f"the token needs at least {SHORTEST_TOKEN} ASCII characters; make one: openssl rand -hex 16")
 

@@ -148,7 +148,7 @@ def lines_of(path: Path, limit: int = -1) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise OelmError(f"{path} line {number} is not UTF-8 ({error.reason}); convert the file first") from error
     except (OSError, EOFError) as error:  # missing, unreadable, truncated or not compressed at all
-        raise OelmError(f"{path} cannot be read ({error}); is it complete?") from error
+        raise OelmError(f"{path} cannot be read ({' '.join(str(error).split())}); is it complete?") from error
 
 
 def is_unicode(text: str) -> bool:
