@@ -148,7 +148,7 @@ def test_several_files_name_the_corpus_together_and_one_validation_document_is_w
     assert result.exit_code == 0
     assert "book-notes-bpe300" in result.stdout
     assert " tokens in 1 document\n" in result.stdout
-    assert "validation is a single document and says little; give --validation or a larger" in result.stderr
+    assert "validation is a single document and says little; give --validation PATH or a larger" in result.stderr
 
 
 def test_the_help_says_how_a_text_is_cut_into_documents() -> None:

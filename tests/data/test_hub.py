@@ -102,8 +102,8 @@ def test_killed_and_repeated_gives_the_same_fingerprint(
     monkeypatch.setattr("oelm.data.staging.FLUSH_SECONDS", 0.0)
     straight = prepare(large(dataset, stream=True), tmp_path / "straight", "bpe:300", max_tokens=limit)
 
-    def kill(progress: Any) -> None:
-        if progress.tokens > 4000:
+    def kill(split: str, done: Any, expected: int | None) -> None:
+        if done.tokens > 4000:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -130,8 +130,8 @@ def test_one_that_goes_on_reads_the_commit_it_began_with(tmp_path: Path, monkeyp
     monkeypatch.setattr("oelm.data.prepare.CHUNK_BYTES", 5000)
     monkeypatch.setattr("oelm.data.staging.FLUSH_SECONDS", 0.0)
 
-    def kill(progress: Any) -> None:
-        if progress.documents > 300:
+    def kill(split: str, done: Any, expected: int | None) -> None:
+        if done.documents > 300:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from oelm.data import prepare as preparation
 from oelm.data.corpora import Source, documents, find_source
 from oelm.data.prepare import prepare
+from oelm.data.staging import Entry
 from oelm.data.tokenization import load_tokenizer
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
@@ -116,8 +117,8 @@ from oelm.data.corpora import find_source
 out, tokenizer, split, chunk = sys.argv[1:]
 preparation.CHUNK_BYTES, staging.FLUSH_SECONDS = 4000, 0.0
 seen = []
-def progress(state):
-    seen.append(state.split)
+def progress(name, done, expected):
+    seen.append(name)
     if seen.count(split) == int(chunk):
         os.kill(os.getpid(), signal.SIGKILL)
 source = find_source(["fables"], megabytes=0.1, validation_megabytes=0.02)
@@ -157,8 +158,8 @@ def test_unfinished_work_is_trusted_only_as_far_as_it_is_intact(
     class Stop(Exception):
         pass
 
-    def stop(state: preparation.Progress) -> None:
-        if state.documents > 60:
+    def stop(split: str, done: Entry, expected: int | None) -> None:
+        if done.documents > 60:
             raise Stop
 
     with pytest.raises(Stop):

@@ -35,9 +35,7 @@ def bench(
     compiled: Annotated[bool, Option("--compile", help="torch.compile for every arm, peers too.")] = False,
     memory: Annotated[bool, Option("--memory", help="Also measure peak memory, in a process per arm (CPU).")] = False,
     decode: Annotated[bool, Option("--decode", help="Time writing instead: tokens per second, and the cache.")] = False,
-    keep_freed: Annotated[
-        bool, Option("--keep-freed/--return-freed", help="Freed memory stays, as in our trainer, or goes back.")
-    ] = True,
+    keep_freed: Annotated[bool, Option("--keep-freed/--return-freed", help="Of memory; our trainer keeps it.")] = True,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int | None, Option(min=1, help="CPU threads. (default: torch's own choice)")] = None,
     out: Annotated[Path | None, Option(help="Folder for bench.json, .md, .svg, .png; or decode.json, .md.")] = None,
@@ -88,10 +86,7 @@ def bench(
         else:
             how = {"reference": reference, "rounds": rounds, "compiled": compiled, "keep_freed": keep_freed}
             result = measure(names, shape, device=chosen, memory=memory, say=say, **how)  # type: ignore[arg-type]
-    if as_json:
-        echo_json(result)
-    else:
-        _print(result)
+    (echo_json if as_json else _print)(result)
     if out:
         from oelm.analysis.figures.commands import draw
 

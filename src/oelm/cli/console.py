@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-UNLIMITED = 10_000
-"""Columns of what is no terminal: lines are as long as they are."""
+UNLIMITED = 10_000  # columns of what is no terminal: lines are as long as they are
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 

@@ -18,7 +18,7 @@ from oelm.validation import TOKENS, amount
 
 if TYPE_CHECKING:
     from oelm.data.labelled import TaskData
-    from oelm.data.prepare import Progress
+    from oelm.data.staging import Entry
     from oelm.data.tokens import TokenData
 
 app = typer.Typer(help="Prepare text for training, and see what is prepared.", no_args_is_help=True)
@@ -116,9 +116,11 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         return typer.echo(f"nothing is prepared in {root}; start with: oelm data prepare fables --tokenizer bpe:1024")
     table = Table("folder", "state", "vocabulary", "train", "validation", "fingerprint", box=None)
     for row in rows:
-        vocabulary = f"{row['vocab_size']:,}" if "vocab_size" in row else ""
-        amounts = [_amount(row, split) for split in ("train", "validation")]
-        table.add_row(row["folder"], row["state"], vocabulary, *amounts, row.get("fingerprint", ""))
+        facts, unit = [], "rows" if "train_rows" in row else "tokens"
+        if row["state"] == "ready":
+            amounts = [f"{row[f'{split}_{unit}']:,} {unit}" for split in ("train", "validation")]
+            facts = [f"{row['vocab_size']:,}", *amounts, row["fingerprint"]]
+        table.add_row(row["folder"], row["state"], *facts)
     console = command_console()
     console.print(table)
     for row in rows:
@@ -138,10 +140,6 @@ def _row(path: Path, unit: str) -> dict[str, Any]:
         return {"folder": path.name, "state": "ready", **facts}
     except (OelmError, KeyError, TypeError) as error:
         return {"folder": path.name, "state": "damaged", "error": f"{path} cannot be read: {error}"}
-
-
-def _amount(row: dict[str, Any], split: str) -> str:
-    return next((f"{row[key]:,} {unit}" for unit in ("tokens", "rows") if (key := f"{split}_{unit}") in row), "")
 
 
 @app.command()
@@ -183,18 +181,16 @@ def _print_facts(data: "TokenData") -> None:
         "folder": facts["path"],
         "source": _origin(data.manifest["source"]),
         "tokenizer": f"{facts['tokenizer']}, {facts['vocab_size']:,} entries, hash {facts['tokenizer_hash'][:12]}",
-        **{split: _counted(facts[f"{split}_tokens"], facts[f"{split}_documents"]) for split in ("train", "validation")},
-        "bytes per token": f"{facts['bytes_per_token']:.3f} (validation)",
-        "fingerprint": facts["fingerprint"],
     }
+    for split in data.manifest["splits"]:
+        documents = facts[f"{split}_documents"]
+        rows[split] = f"{facts[f'{split}_tokens']:,} tokens in {documents:,} document{'s' if documents != 1 else ''}"
+    rows["bytes per token"] = f"{facts['bytes_per_token']:.3f} (validation)"
+    rows["fingerprint"] = facts["fingerprint"]
     if facts["true_entropy_nats_per_token"] is not None:
         rows["true entropy"] = f"{facts['true_entropy_nats_per_token']:.4f} nats per token (validation)"
     for key, value in rows.items():
         typer.echo(f"{key:<16}{value}")
-
-
-def _counted(tokens: int, documents: int) -> str:
-    return f"{tokens:,} tokens in {documents:,} document{'s' if documents != 1 else ''}"
 
 
 def _origin(source: dict[str, Any]) -> str:
@@ -227,13 +223,13 @@ def _bar() -> Iterator[dict[str, Callable[..., None]]]:
     )
     tasks: dict[str, Any] = {}
 
-    def update(now: "Progress") -> None:
-        if now.split not in tasks:  # shown from the first chunk on, so that it does not run into a download's own bar
+    def update(split: str, done: "Entry", expected: int | None) -> None:
+        if split not in tasks:  # shown from the first chunk on, so that it does not run into a download's own bar
             bar.start()
-            tasks[now.split] = bar.add_task(now.split, documents=0, tokens=0)
-        total = None if now.expected_bytes is None else max(now.expected_bytes, now.bytes_of_text)
-        counts: dict[str, Any] = {"documents": now.documents, "tokens": now.tokens}
-        bar.update(tasks[now.split], completed=now.bytes_of_text, total=total, **counts)
+            tasks[split] = bar.add_task(split, documents=0, tokens=0)
+        total = None if expected is None else max(expected, done.bytes_of_text)
+        counts: dict[str, Any] = {"documents": done.documents, "tokens": done.tokens}
+        bar.update(tasks[split], completed=done.bytes_of_text, total=total, **counts)
 
     try:
         yield {"progress": update, "note": partial(bar.console.print, highlight=False)}  # above the bar, not through it
@@ -245,17 +241,13 @@ def _bar() -> Iterator[dict[str, Callable[..., None]]]:
 def task(
     name: Annotated[str, Argument(help="sst2, mnli, xnli, or a name for a task of your own.")],
     tokenizer: Annotated[str, Option(help="The model's folder or hub name; or gpt2, bpe:4096, files.")],
-    data_path: Annotated[
-        Path | None, Option(help="Folder with train and validation .tsv, .csv, .jsonl or .parquet. (default: hub)")
-    ] = None,
+    data_path: Annotated[Path | None, Option(help="Folder with train.* and validation.*. (default: the hub)")] = None,
     text_columns: Annotated[list[str] | None, Option("--text-column", help="A text's column; twice for pairs.")] = None,
     label_column: Annotated[str | None, Option(help="Column of the class. (default: label)")] = None,
     classes: Annotated[str | None, Option(help="The classes in their order: no,yes. (default: found)")] = None,
     language: Annotated[str | None, Option(help="Of XNLI, e.g. zh; files are then train.zh.tsv or .csv.")] = None,
     validation: Annotated[str | None, Option(help="To validate on: validation_mismatched (MNLI), test (XNLI).")] = None,
-    validation_fraction: Annotated[
-        float | None, Option(help="Hold out this share of the training rows instead, a fixed random choice.")
-    ] = None,
+    validation_fraction: Annotated[float | None, Option(help="Hold out this share of the training rows.")] = None,
     max_length: Annotated[int, Option(help="Tokens per text or pair.")] = 128,
     too_long: Annotated[str, Option(help="What to do with longer ones: truncate or refuse.")] = "truncate",
     train_rows: Annotated[int | None, Option(help="Keep only so many training rows.")] = None,

@@ -13,7 +13,6 @@ from oelm.errors import OelmError
 from oelm.files import write_json
 
 if TYPE_CHECKING:
-    from oelm.experiments.entries import Experiment
     from oelm.experiments.runner import Job
 
 SAMPLE_PROMPT = "By the"
@@ -30,6 +29,7 @@ def demo(
 
     Finished runs are reused and interrupted ones resumed, so the command can be repeated at will.
     """
+    from oelm.evaluation.generation import generate
     from oelm.experiments import sources
     from oelm.experiments.engines import find_engine
     from oelm.experiments.entries import experiment as find_experiment
@@ -47,8 +47,11 @@ def demo(
         _require_success(queue.run(planned, watch=board.show))
         write_questions(experiment, out)
         time_planned(planned, rounds=24, say=board.say)
-        board.say("letting the arms write")
-        _write_samples(experiment, out)
+        if not (out / SAMPLES_FILE).is_file():
+            board.say("letting the arms write")  # each its first seed, with the same prompt and sampling seed
+            first = {arm: out / f"{arm}-{experiment.seeds[0]}" for arm in experiment.arms}
+            texts = {arm: generate(run, SAMPLE_PROMPT, tokens=110, temperature=0.7) for arm, run in first.items()}
+            write_json(out / SAMPLES_FILE, {arm: {"prompt": SAMPLE_PROMPT, "text": t} for arm, t in texts.items()})
     _conclude(out, as_json)
 
 
@@ -61,20 +64,6 @@ def _require_success(jobs: "list[Job]") -> None:
     if failed:
         folder = failed[0].folder
         raise OelmError(f"{len(failed)} of {len(jobs)} runs failed; {folder.path}: {last_words(folder, lines=1)}")
-
-
-def _write_samples(experiment: "Experiment", out: Path) -> None:
-    """One sample per arm from its first seed, same prompt and sampling seed; kept beside the runs."""
-    from oelm.evaluation.generation import generate
-
-    file = out / SAMPLES_FILE
-    if file.is_file():
-        return
-    samples = {}
-    for arm in experiment.arms:
-        text = generate(out / f"{arm}-{experiment.seeds[0]}", SAMPLE_PROMPT, tokens=110, temperature=0.7)
-        samples[arm] = {"prompt": SAMPLE_PROMPT, "text": text}
-    write_json(file, samples)
 
 
 def _conclude(out: Path, as_json: bool) -> None:

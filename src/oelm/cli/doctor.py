@@ -1,8 +1,8 @@
 """`oelm doctor`: what this machine can do."""
 
-import importlib.util
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,19 +52,18 @@ def examine(check_hub: bool = True) -> dict[str, Any]:
         "precisions": ["fp32", "bf16", *(["fp16"] if gpus else [])],
         "processor": facts["processor"],
         "cores": usable_cores(),
-        "memory": f"{_memory_gb():.0f} GB",
+        "memory": _memory(),
         "disk free": f"{shutil.disk_usage(here).free / 1e9:.0f} GB in {here}",
         "hub": _hub() if check_hub else "not checked (--offline)",
-        "trackers": {name: _tracker(name) for name in TRACKERS},
+        "trackers": {name: "installed" if find_spec(name) else "pip install 'oelm[track]'" for name in TRACKERS},
         "prepared data": [path.name for path in prepared()] or f"none in {data_directory()} (see 'oelm data prepare')",
     }
 
 
-def _memory_gb() -> float:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    except (ValueError, OSError):
-        return float("nan")
+def _memory() -> str:
+    if not hasattr(os, "sysconf"):
+        return "unknown"
+    return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB"
 
 
 def _hub() -> str:
@@ -76,15 +75,3 @@ def _hub() -> str:
         return "switched off (HF_HUB_OFFLINE is set); local files work"
     why = unreachable()
     return f"not reachable ({why}); local files work in place of hub names" if why else "reachable"
-
-
-def _tracker(name: str) -> str:
-    if importlib.util.find_spec(name) is None:
-        return "not installed (pip install 'oelm[track]')"
-    if name != "wandb":
-        return "installed"
-    netrc = Path.home() / ".netrc"
-    logged_in = bool(os.environ.get("WANDB_API_KEY")) or (
-        netrc.is_file() and "wandb" in netrc.read_text(errors="ignore")
-    )
-    return "installed, logged in" if logged_in else "installed, not logged in (run 'wandb login')"

@@ -59,20 +59,10 @@ def inspect(
     from oelm.costs.inspection import inspect_model
 
     given = {"vocab_size": vocab_size, "positions": positions, "dropout": dropout}
-    facts = inspect_model(
-        model,
-        method,
-        labels=labels,
-        sequence_length=sequence_length,
-        batch_size=batch_size,
-        gradient_checkpointing=checkpointing,
-        max_steps=max_steps,
-        **{name: value for name, value in given.items() if value is not None},
-    )
-    if as_json:
-        echo_json(facts)
-    else:
-        _print(facts)
+    how: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    how |= {"labels": labels, "sequence_length": sequence_length, "batch_size": batch_size, "max_steps": max_steps}
+    facts = inspect_model(model, method, gradient_checkpointing=checkpointing, **how)
+    (echo_json if as_json else _print)(facts)
 
 
 def _print(facts: dict[str, Any]) -> None:
@@ -98,8 +88,9 @@ def _print(facts: dict[str, Any]) -> None:
         table.add_row(group, f"{flops['forward'][group] / 1e6:,.2f}", f"{flops['backward'][group] / 1e6:,.2f}")
     console.print(table)
     step, blocks = (_saved(facts[f"{part}_flops_vs_baseline"]) for part in ("step", "block"))
-    saved = f"a training step computes {step} matmul FLOPs than the baseline's; the blocks' matrices alone, {blocks}"
-    console.print(f"  {saved}")
+    console.print(
+        f"  a training step computes {step} matmul FLOPs than the baseline's; blocks' matrices alone, {blocks}"
+    )
     if facts["adapters_parameters"]:
         console.print(f"  learned adapters: {facts['adapters_parameters']:,} parameters")
     console.print("\n  [bold]over a run[/], from its first step to its last")
@@ -151,10 +142,7 @@ def estimate(
         compute(Job(size, method, gpus, name, batch, length, precision, checkpointing, vocab), device)
         for name in ([strategy] if strategy else STRATEGIES)
     ]
-    if as_json:
-        echo_json(results)
-    else:
-        _print_estimate(results)
+    (echo_json if as_json else _print_estimate)(results)
 
 
 def _print_estimate(results: list[dict[str, Any]]) -> None:
@@ -176,12 +164,11 @@ def _print_estimate(results: list[dict[str, Any]]) -> None:
     )
 
 
+_KEPT = ("weights", "gradients", "optimizer")
 _ESTIMATED = {
     "TFLOPs": lambda r: f"{r['flops_per_gpu'] / 1e12:,.2f}",
     "memory, GB": lambda r: f"{r['memory']['total'] / 1e9:,.2f}{'' if r['fits'] else ' (does not fit)'}",
-    "  weights, gradients, optimizer": lambda r: (
-        f"{sum(r['memory'][part] for part in ('weights', 'gradients', 'optimizer')) / 1e9:,.2f}"
-    ),
+    "  weights, gradients, optimizer": lambda r: f"{sum(r['memory'][part] for part in _KEPT) / 1e9:,.2f}",
     "  activations": lambda r: f"{r['memory']['activations'] / 1e9:,.2f}",
     "traffic sent, GB": lambda r: f"{r['traffic_bytes'] / 1e9:,.3f}",
     "step, ms": lambda r: f"{1e3 * r['step_seconds']:,.1f}",

@@ -1,7 +1,4 @@
-"""`oelm generate`, `evaluate`, `probe` and `export`: what can be done with trained models.
-
-The measuring ones have this in common: they keep their records in run folders, and compare arms over seeds.
-"""
+"""`oelm generate`, `evaluate`, `probe` and `export`: trained models. What is measured is kept in their run folders."""
 
 import json
 import sys
@@ -21,9 +18,7 @@ if TYPE_CHECKING:
     from oelm.evaluation.subjects import Subject
 
 PROBES = ("recall", "induction", "copy", "previous")
-Models = Annotated[
-    list[str], Argument(metavar="RUN|FOLDER|NAME…", help="Runs, checkpoints, model folders or names on the hub.")
-]
+Models = Annotated[list[str], Argument(metavar="RUN|FOLDER|NAME…", help="Runs, checkpoints, models, names of the hub.")]
 Which = Annotated[str, Option("--checkpoint", help="best or latest.")]
 
 
@@ -62,10 +57,8 @@ def generate(
 
     how: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if quality:
-        from oelm.evaluation.generation import quality as measure
-
         how |= {"prompt": prompt, "samples": batch or 100, "reference": load(reference) if reference else None}
-        return show(survey(models, checkpoint, lambda subject: [measure(subject, **how)]), as_json)
+        return show(survey(models, checkpoint, lambda subject: [generation.quality(subject, **how)]), as_json)
     run, batch = models[0], batch or 1
     subject = load(run, checkpoint)
     say = partial(print, end="", flush=True)
@@ -75,21 +68,17 @@ def generate(
             facts = {"run": run, "prompt": text, "text": texts[0], **({"texts": texts} if many else {})}
             shown = json.dumps(facts, ensure_ascii=False, indent=2)
             typer.echo(shown if as_json else "\n\n".join(text + one for one in texts))
-            continue
-        if not interactive:
-            say(text)
-        generation.write(subject, text, stream=say, **how)
-        typer.echo()
+        else:
+            say("" if interactive else text)
+            generation.write(subject, text, stream=say, **how)
+            typer.echo()
 
 
 def evaluate(
     models: Models,
-    tasks: Annotated[
-        str | None, Option(help="Tasks or groups of lm-eval: piqa,arc_easy,blimp. 'lm-eval ls tasks' has all.")
-    ] = None,
+    tasks: Annotated[str | None, Option(help="Of lm-eval: piqa,arc_easy,blimp. 'lm-eval ls tasks' has all.")] = None,
     task_data: Annotated[
-        Path | None,
-        Option(exists=True, file_okay=False, help="Folder with TASK_SPLIT.jsonl, instead of the hub."),
+        Path | None, Option(exists=True, file_okay=False, help="Folder with TASK_SPLIT.jsonl.")
     ] = None,
     limit: Annotated[int | None, Option(min=1, help="Only the first rows of each task.")] = None,
     fewshot: Annotated[int | None, Option(min=0, help="Solved examples per question. (default: the task's)")] = None,
@@ -252,10 +241,7 @@ def export(
 def survey(
     models: Sequence[str], checkpoint: str, measure: "Callable[[Subject], list[dict[str, Any]]]", **options: Any
 ) -> dict[str, list[dict[str, Any]]]:
-    """All records, and their headlines as one row per arm.
-
-    Each record has a `name`, `headlines` and perhaps figures to stand `beside` them.
-    """
+    """All records (a `name`, `headlines`, perhaps figures `beside` them), and the headlines as one row per arm."""
     from oelm.analysis.report.evaluations import Measured, across
     from oelm.evaluation.subjects import load
 

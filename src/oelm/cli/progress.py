@@ -94,25 +94,20 @@ def counting_progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield lambda what, done, total: None
         return
     console = command_console(stderr=True)
-    if not console.is_terminal:
-        yield _few_lines(console)
+    if console.is_terminal:
+        with console.status("starting") as status:
+            yield lambda what, done, total: status.update(f"{what} {done} of {total}" if total else what)
         return
-    with console.status("starting") as status:
-        yield lambda what, done, total: status.update(f"{what} {done} of {total}" if total else what)
-
-
-def _few_lines(console: Any) -> Callable[[str, int, int], None]:
-    """A line for everything new, and one every few seconds while it goes on."""
     said, when = "", 0.0
 
     def say(what: str, done: int, total: int) -> None:
+        """A line for everything new, and one every few seconds while it goes on."""
         nonlocal said, when
-        if what == said and time.monotonic() - when < _SECONDS_BETWEEN_LINES and done < total:
-            return
-        said, when = what, time.monotonic()
-        console.print(f"{what} {done} of {total}" if total else what)
+        if what != said or time.monotonic() - when >= _SECONDS_BETWEEN_LINES or done >= total:
+            said, when = what, time.monotonic()
+            console.print(f"{what} {done} of {total}" if total else what)
 
-    return say
+    yield say
 
 
 def describe(facts: dict[str, Any]) -> str:

@@ -33,9 +33,10 @@ def recommend(
     from oelm.analysis.evidence.records import shipped
     from oelm.analysis.recommend import CLASSIFICATION, LANGUAGE_MODELLING, TASKS, advise
     from oelm.costs.inspection import inspect_model
+    from oelm.models.known import family, named_config
 
     inspect_model(model, "baseline")  # refuses an unknown model before anything is read
-    kind = _kind(model)
+    kind = "decoder" if model in SIZES else family(named_config(model)[0])
     task = task or (CLASSIFICATION if kind == "encoder" else LANGUAGE_MODELLING)
     if task not in TASKS:
         raise unknown("task", task, TASKS)
@@ -55,16 +56,9 @@ def recommend(
             advice.misfits[name] = str(error)
     if as_json:
         total = inspect_model(model, "baseline", labels=labels)["total_parameters"]
-        facts = {"model": model, "total_parameters": total, **advice.to_dict()}
-        echo_json(facts)
+        echo_json({"model": model, "total_parameters": total, **advice.to_dict()})
     else:
         _print(model, str(results or "the evidence that came with oelm"), advice, everything)
-
-
-def _kind(model: str) -> str:
-    from oelm.models.known import family, named_config
-
-    return "decoder" if model in SIZES else family(named_config(model)[0])
 
 
 def _print(model: str, results: str, advice: "Advice", everything: bool) -> None:
@@ -93,7 +87,12 @@ def _print(model: str, results: str, advice: "Advice", everything: bool) -> None
         console.print(f"\n[bold]{name}[/]: {advice.verdicts[name]}; FLOPs {_cost(advice, name)}", soft_wrap=True)
         if name in advice.misfits:
             console.print(f"  {advice.misfits[name]}", soft_wrap=True)
-        console.print(_comparisons(advice, name))
+        heads = ("comparison", "seeds", "gap", "worse by (95 %)", "step time", "against")
+        table = Table(*heads, box=None, padding=(0, 0, 0, 2))
+        for e in (e for e in advice.evidence if e.method == name):
+            against = e.baseline if e.equal else f"{e.baseline} (which lacks its adapters or start)"
+            table.add_row(e.comparison, str(e.seeds), f"{e.gap:+.2f} {e.unit}", _interval(e), _time(e), against)
+        console.print(table)
     others = [name for name in advice.verdicts if name not in in_full]
     if others:
         what = "The others" if in_full else "What was measured"
@@ -104,16 +103,6 @@ def _print(model: str, results: str, advice: "Advice", everything: bool) -> None
     measured = "; ".join(sorted({e.model for e in advice.evidence}))
     console.print(f"\nLimits: measured with {measured}, asked for {model}. What holds there may not hold here;")
     console.print("FLOPs (of a training step, as a multiple of the baseline's) are counted for your model, not timed.")
-
-
-def _comparisons(advice: "Advice", name: str) -> Table:
-    """The evidence on one method, comparison by comparison."""
-    heads = ("comparison", "seeds", "gap", "worse by (95 %)", "step time", "against")
-    table = Table(*heads, box=None, padding=(0, 0, 0, 2))
-    for e in (e for e in advice.evidence if e.method == name):
-        against = e.baseline if e.equal else f"{e.baseline} (which lacks its adapters or start)"
-        table.add_row(e.comparison, str(e.seeds), f"{e.gap:+.2f} {e.unit}", _interval(e), _time(e), against)
-    return table
 
 
 def _others(advice: "Advice", names: list[str]) -> Table:

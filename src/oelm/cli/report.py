@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from oelm.analysis.claims.evidence import Evidence
     from oelm.analysis.compare.results import Loaded
 
-_COLOURS = {"impossible": "red", "not tested": "dim"} | dict.fromkeys(
-    ("inconsistent", "circular", "not reproduced"), "yellow"
-)
+FORMATS = "html, md, csv, svg or png; repeatable."
+_COLOURS = dict.fromkeys(("inconsistent", "circular", "not reproduced"), "yellow")
+_COLOURS |= {"impossible": "red", "not tested": "dim"}
 
 
 def compare(
@@ -55,14 +55,12 @@ def compare(
 def report(
     what: Annotated[
         list[str] | None,
-        Argument(help="Folders of runs, or names of 'oelm experiments'; several need --out.", show_default="runs"),
+        Argument(help="Folders, or names of 'oelm experiments'; several need --out.", show_default="runs"),
     ] = None,
     scale: Annotated[str, Option(help="Of which scale, for a name: full, mini or smoke.")] = "full",
     root: Annotated[Path, Option("--runs", help="Where runs lie, a folder per scale.", metavar="DIR")] = Path("runs"),
     lang: Annotated[str, Option(help="Language of the report: en or zh.")] = "en",
-    formats: Annotated[
-        list[str] | None, Option("--format", help="html, md, csv, svg or png; repeatable.", show_default="html and md")
-    ] = None,
+    formats: Annotated[list[str] | None, Option("--format", help=FORMATS, show_default="html and md")] = None,
     out: Annotated[Path | None, Option(help="Where to write it; default: beside the runs.", metavar="DIR")] = None,
     csv: Annotated[Path | None, Option(help="Also write every table as CSV into this folder.", metavar="DIR")] = None,
     title: Annotated[str | None, Option(help="Its heading.")] = None,
@@ -109,9 +107,7 @@ def dashboard(
     folders: Annotated[list[Path] | None, Argument(help="Where runs lie. (default: runs)", metavar="RUNS_DIR…")] = None,
     host: Annotated[str, Option(help="Address to listen on; any but this machine's own needs a token.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes any that is free.")] = 8265,
-    token: Annotated[
-        str | None, Option(envvar="OELM_DASHBOARD_TOKEN", metavar="WORD", help="What whoever opens the page must know.")
-    ] = None,
+    token: Annotated[str | None, Option(envvar="OELM_DASHBOARD_TOKEN", help="What whoever opens it must know.")] = None,
     browser: Annotated[bool, Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Serve a live page: all runs, comparisons, each run in detail, the published claims. It only reads.
@@ -158,9 +154,8 @@ def claims(
         typer.echo(f"left out: {skipped.path}: {skipped.reason}", err=True)
     verdicts = judged(loaded)
     if as_json:
-        echo_json([asdict(verdict) for verdict in verdicts], ensure_ascii=False)
-    else:
-        _print_verdicts(verdicts)
+        return echo_json([asdict(verdict) for verdict in verdicts], ensure_ascii=False)
+    _print_verdicts(verdicts)
 
 
 def judged(loaded: "Loaded") -> "list[Verdict]":

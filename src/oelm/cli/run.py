@@ -1,5 +1,6 @@
 """`oelm experiments` and `oelm run`: what the catalog has, and its experiments or your own as a queue of runs."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from oelm.errors import OelmError
 from oelm.lab import run_folder
 from oelm.runs import RunFolder, facts_of
 from oelm.training.config import RunConfig
-from oelm.training.tracking import require_installed
+from oelm.training.tracking import TRACKERS, require_installed
 from oelm.validation import SECONDS, amount, plain_number
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from oelm.experiments.entries import Experiment
     from oelm.experiments.plan import PlannedRun
     from oelm.experiments.runner import Job
+
+_say = partial(typer.echo, err=True)
 
 
 def experiments(
@@ -43,7 +46,8 @@ def experiments(
     console = command_console()
     table = Table("id", "what", "published", "full", "mini", box=None, pad_edge=False)
     for row in rows.values():
-        table.add_row(row["id"], row["summary"], _published(row["published"]), *(_state(row, s) for s in SCALES[:2]))
+        published = _score(row["published"]) if row["published"] else ""
+        table.add_row(row["id"], row["summary"], published, *(_state(row, scale) for scale in SCALES[:2]))
     console.print(table)
     for name, members in suites().items():
         console.print(f"[bold]{name}[/]: {', '.join(members)}")
@@ -62,19 +66,16 @@ def _row(experiment: "Experiment") -> dict[str, Any]:
     }
 
 
-def _published(figures: dict[str, Any] | None) -> str:
-    if not figures:
-        return ""
-    return f"{figures['accuracy']:.2%}" if "accuracy" in figures else f"PPL {figures['perplexity']:.2f}"
+def _score(figures: dict[str, Any]) -> str:
+    accuracy = figures.get("accuracy")
+    return f"PPL {figures['perplexity']:.2f}" if accuracy is None else f"{accuracy:.2%}"
 
 
 def _state(row: dict[str, Any], scale: str) -> str:
     """How many runs are finished, and the mean result where they are all of one arm."""
     runs = row["runs"].get(scale, [])
     finished = [run for run in runs if run["state"] == "finished"]
-    if not runs:
-        return ""
-    said = f"{len(finished)}/{len(runs)}"
+    said = f"{len(finished)}/{len(runs)}" if runs else ""
     if finished and len(row["arms"]) == 1 and not row["variants"]:
         key = "perplexity" if finished[0]["perplexity"] is not None else "accuracy"
         mean = sum(run[key] for run in finished) / len(finished)
@@ -93,17 +94,13 @@ def run(
     nproc: Annotated[int, Option(min=1, help="Processes (GPUs) per run.")] = 1,
     engine: Annotated[str, Option(help="local, ray or slurm.")] = "local",
     address: Annotated[str | None, Option(help="Ray cluster to join. (default: start one here)")] = None,
-    slurm: Annotated[
-        list[str] | None, Option(metavar="KEY=VALUE", help="For SLURM, e.g. slurm_partition=gpu. Repeatable.")
-    ] = None,
-    data_root: Annotated[
-        Path | None, Option(help="Folder with local corpora (tinystories/, wikitext-2/ …). (default: the hub)")
-    ] = None,
+    slurm: Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="As slurm_partition=gpu. Repeatable.")] = None,
+    data_root: Annotated[Path | None, Option(help="Folder with corpora (tinystories/, …). (default: the hub)")] = None,
     out: Annotated[Path | None, Option(help="Where run folders go. (default: runs/SCALE; of own files: runs)")] = None,
     budget: Annotated[str | None, Option(help="Run only what a trial shows to fit into this time: 2h, 90m.")] = None,
     time_steps: Annotated[bool, Option("--time", help="Afterwards time the arms' steps side by side, here.")] = False,
     track: Annotated[
-        list[str] | None, Option("--track", "--report-to", help="tensorboard, wandb, mlflow or trackio. Repeatable.")
+        list[str] | None, Option("--track", "--report-to", help=f"{', '.join(TRACKERS)}; repeatable.")
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be run and what it needs.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the runs and their outcome as JSON.")] = False,
@@ -135,29 +132,17 @@ def run(
     queue = find_engine(
         engine, gpus=_numbers("--gpus", gpus), slots=slots, nproc=nproc, address=address, scheduler_options=slurm or ()
     )
-    planned = plan_experiments(
-        experiments,
-        root,
-        seeds=_numbers("--seeds", seeds),
-        settings=settings or [],
-        data_root=data_root,
-        threads=None if dry_run else queue.threads,
-        prepare_data=not dry_run,
-        say=lambda message: typer.echo(message, err=True),
-    )
+    asked: dict[str, Any] = {"seeds": _numbers("--seeds", seeds), "settings": settings or [], "data_root": data_root}
     if dry_run:
-        return _preview(planned, experiments, as_json)
-    work_off(planned, queue, root, time_steps=time_steps, budget=seconds, as_json=as_json)
+        return _preview(
+            plan_experiments(experiments, root, prepare_data=False, say=_say, **asked), experiments, as_json
+        )
+    planned = plan_experiments(experiments, root, threads=queue.threads, say=_say, **asked)
+    work_off(planned, queue, root, time_steps, seconds, as_json)
 
 
 def work_off(
-    planned: "list[PlannedRun]",
-    queue: "Engine",
-    root: Path,
-    *,
-    time_steps: bool = False,
-    budget: float | None = None,
-    as_json: bool = False,
+    planned: "list[PlannedRun]", queue: "Engine", root: Path, time_steps: bool, budget: float | None, as_json: bool
 ) -> None:
     """Run a plan, or what of it fits into the budget (in seconds); time its arms; say what came of it."""
     from oelm.experiments.engines import Local
@@ -168,7 +153,7 @@ def work_off(
     runs = unique(planned)
     if budget is not None:
         assert isinstance(queue, Local)
-        runs = within(runs, budget, queue, say=lambda message: typer.echo(message, err=True))
+        runs = within(runs, budget, queue, say=_say)
     with SuiteBoard(quiet=as_json) as board:
         jobs = queue.run(runs, watch=board.show)
         if time_steps and not any(job.failed or job.stopped for job in jobs):
@@ -188,7 +173,7 @@ def train_several(
     config.runtime.threads = config.runtime.threads or queue.threads
     root = root or run_folder(config, of_all=True)
     planned = several(config, names, _numbers("--seeds", seeds) or [config.seed], root)
-    work_off(planned, queue, root, time_steps=time_steps, as_json=as_json)
+    work_off(planned, queue, root, time_steps, None, as_json)
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:
@@ -225,10 +210,8 @@ def _preview(planned: "list[PlannedRun]", experiments: "list[Experiment]", as_js
     console = command_console()
     console.print(table)
     done = sum(row["finished"] for row in facts)
-    console.print(
-        f"{len(facts)} runs, {done} of them finished; nothing was started. "
-        "PFLOP is per run; memory is an estimate, on the device."
-    )
+    console.print(f"{len(facts)} runs, {done} of them finished; nothing was started.")
+    console.print("PFLOP is per run; memory is an estimate, on the device.")
 
 
 def _needs(row: dict[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,16 +119,13 @@ def _runs(paths: list[Path] | None) -> list[RunFolder]:
 
 
 def _summary(rows: list[dict[str, Any]]) -> str:
-    states = [row["state"] for row in rows]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    return f"{len(rows)} runs: {counts}"
+    counts = Counter(row["state"] for row in rows)
+    return f"{len(rows)} runs: {', '.join(f'{count} {state}' for state, count in counts.items())}"
 
 
 def _picture(paths: list[Path] | None) -> Any:
     shown = [(facts_of(folder), sparkline(_losses(folder))) for folder in _runs(paths)]
-    at_work_first = sorted(shown, key=lambda one: one[0]["state"] != "running")
-    rows = [row for row, _ in at_work_first]
-    curves = [curve for _, curve in at_work_first]
+    rows, curves = zip(*sorted(shown, key=lambda one: one[0]["state"] != "running"), strict=True)  # at work first
     return Group(runs_table(rows, curves), _summary([row for row, _ in shown]))
 
 

@@ -24,6 +24,7 @@ from oelm.training.tracking import require_installed
 from oelm.validation import plain_number
 
 PUBLISHED_EPOCHS = 3.0
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _say = partial(typer.echo, err=True)
 
 MaxRestarts = Annotated[int, Option(min=0, help="How often to go on from the last checkpoint when a process is lost.")]
@@ -32,10 +33,8 @@ AsJson = Annotated[bool, Option("--json", help="Print the result as JSON; nothin
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress; the run folder has it all.")]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Say on stderr what goes to training.log.")]
 Command = TypeVar("Command", bound=Callable[..., None])
-Settings = Annotated[
-    list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.max_steps=500. Repeatable."),
-]
+SET = "Any setting, e.g. training.max_steps=500. Repeatable."
+Settings = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=SET)]
 PANELS = {"": "What is trained", "model": "What is trained", "training": "Training", "runtime": "Where and how"}
 
 
@@ -57,7 +56,7 @@ def options_of_run(*names: str) -> Callable[[Command], Command]:
         own = inspect.signature(command, eval_str=True).parameters.values()
         listed = [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
         listed += [_option(*option) for option in options() if not names or option[1] in names]
-        every = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in listed]
+        every = [parameter.replace(kind=KEYWORD_ONLY) for parameter in listed]
         command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         return command
 
@@ -81,9 +80,7 @@ def _option(section: str, name: str, field: FieldInfo) -> inspect.Parameter:
     help_text = f"{said[0].upper()}{said[1:]}.{also}" + (f" (default{default})" if default and kind is not bool else "")
     number: dict[str, Any] = {"parser": _parser(kind), "metavar": f"<{kind.__name__}>"} if kind in (int, float) else {}
     option = Option(*flags, help=help_text, rich_help_panel=PANELS[section], **number)
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
-    )
+    return inspect.Parameter(name, KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
 
 
 def _kind(annotation: Any) -> Any:
@@ -106,9 +103,7 @@ def _parser(kind: Any) -> Callable[[str], Any]:
 
 @options_of_run()
 def train(
-    dataset: Annotated[
-        str | None, Option("--dataset", "--data", help="A prepared corpus ('oelm data list'), its folder, or 'fables'.")
-    ] = None,
+    dataset: Annotated[str | None, Option("--dataset", "--data", help="Prepared data, a folder, or 'fables'.")] = None,
     task: Annotated[str | None, Option(help="Train a classifier on sst2, mnli or xnli, instead of --dataset.")] = None,
     data_path: Annotated[Path | None, Option(help="The task's own files. (default: from the hub)")] = None,
     model: Annotated[
@@ -155,16 +150,18 @@ def train(
     for name in (methods or given["method"] or "baseline").split(","):
         find_method(name.strip())  # a misspelt name is refused before data is looked for
     if not (dataset or task or config):
-        raise OelmError(
-            "no data given; add --dataset NAME ('oelm data list' shows what is prepared; 'fables' is built in)"
-        )
+        raise OelmError("no data given; add --dataset NAME ('oelm data list' shows some; 'fables' is built in)")
     if data_path and not task:
         raise OelmError(f"--data-path {data_path} says where the files of a --task are, but no task is given")
     if task and given["epochs"] is None and given["max_steps"] is None:
         given["epochs"] = PUBLISHED_EPOCHS
     run_config = _config(config, dataset or task, model, positions, given, settings or [])
     if dataset or task:
-        _require_possible(run_config)  # a misspelt setting is refused before data is prepared
+        if not run_config.model.name:  # a misspelt setting is refused before data is prepared
+            GPTConfig.of_size(run_config.model.size, **run_config.model.overrides)
+        from oelm.training.setup import choose_device  # with torch, so after what is refused without
+
+        choose_device(run_config.runtime.device, run_config.training.precision)
         folder = _task_folder(task, data_path, run_config) if task else lab.data_folder(str(dataset), note=_say)
         run_config.data.path = str(folder)
     if methods or seeds or time_steps:
@@ -175,12 +172,7 @@ def train(
 
 
 def _config(
-    file: Path | None,
-    data: str | None,
-    model: str | None,
-    positions: str | None,
-    given: dict[str, Any],
-    settings: list[str],
+    file: Path | None, data: str | None, model: str | None, positions: str | None, given: dict, settings: list[str]
 ) -> RunConfig:
     """The config of a file, if there is one, with these data and every option that was given."""
     if given["trackers"] == ["none"]:
@@ -222,14 +214,6 @@ def resume(
     _run(RunConfig.parse(values), run, max_restarts, as_json, quiet, verbose)
 
 
-def _require_possible(config: RunConfig) -> None:
-    if not config.model.name:
-        GPTConfig.of_size(config.model.size, **config.model.overrides)
-    from oelm.training.setup import choose_device  # with torch, so after what is refused without
-
-    choose_device(config.runtime.device, config.training.precision)
-
-
 def _run(config: RunConfig, folder: Path, max_restarts: int, as_json: bool, quiet: bool, verbose: bool) -> None:
     from oelm.training.distributed import leads, started
     from oelm.training.interruption import Interrupted
@@ -258,10 +242,8 @@ def _run(config: RunConfig, folder: Path, max_restarts: int, as_json: bool, quie
     if "accuracy" in final:
         outcome = f"accuracy {100 * final['accuracy']:.2f} %, F1 {100 * final['f1']:.2f} %, loss {final['loss']:.4f}"
     else:
-        of_text = (
-            f", {final['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in final else " of the predicted tokens"
-        )
-        outcome = f"perplexity {final['perplexity']:.3f}{of_text}"
+        bits = f", {final['bits_per_byte']:.4f} bits per byte" if "bits_per_byte" in final else ""
+        outcome = f"perplexity {final['perplexity']:.3f}{bits or ' of the predicted tokens'}"
     frozen, total = result["frozen_parameters"], result["total_parameters"]
     kept = f"{frozen:,} of {total:,} parameters frozen and verified" if frozen else f"all {total:,} parameters trained"
     typer.echo(f"{folder}: {outcome}, {kept}")

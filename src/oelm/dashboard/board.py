@@ -44,8 +44,7 @@ class Board:
         if missing:
             raise OelmError(f"{', '.join(missing)} is not a folder; give folders with runs, or make some: oelm demo")
         self.roots = [root.resolve() for root in roots]
-        self.results = 0
-        """Changes whenever a run comes, goes or changes its state, or a finished one its result."""
+        self.results = 0  # changes whenever a run comes, goes or changes its state, or a finished one its result
         self._boot = uuid.uuid4().hex[:8]  # a page that outlives the server must not trust its old version
         self._version = 0
         self._known: dict[str, _Known] = {}
@@ -98,8 +97,6 @@ class Board:
             self._gaps = gaps
             for known in self._known.values():
                 self._put(known, {**known.row, "gap": gaps.get(known.folder.path)})
-
-    # Scanning
 
     def _scan(self) -> None:
         found: dict[str, _Known] = {}

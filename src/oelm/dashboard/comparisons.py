@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import threading
+from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,9 @@ class Comparisons:
             found = []
             for name, comparison in _by_id(loaded).items():
                 part = loaded.only(comparison)
-                said = {
-                    "lines": [*verdict_lines(part, t), data_line(comparison, t)],
-                    "notes": [t.note(note) for note in notes(part)],
-                }
-                found.append({"id": name, **said, **_shown(summary_table(part, lang)), **_describe(comparison)})
+                lines, noted = [*verdict_lines(part, t), data_line(comparison, t)], [t.note(n) for n in notes(part)]
+                said = {"id": name, "lines": lines, "notes": noted}
+                found.append({**said, **_shown(summary_table(part, lang)), **_describe(comparison)})
             return {"comparisons": found}
 
     def csv(self, scope: str, chosen: str) -> str:
@@ -96,19 +95,17 @@ class Comparisons:
 
     def _arms(
         self, scope: str, chosen: str, metric: str, axis: str
-    ) -> list[tuple[dict[str, Any], np.ndarray, tuple[np.ndarray, ...]]]:
+    ) -> Iterator[tuple[dict[str, Any], np.ndarray, tuple[np.ndarray, ...]]]:
         kind, _, key = metric.partition(".")
         if kind not in ("train", "validation") or not key:
             raise OelmError(f"metric {metric[:40]!r} is unknown; known are train.NAME and validation.NAME")
         part = self._part(scope, chosen) if chosen else self.loaded(scope)
         arms = [(arm.label, arm.runs, False) for arm in part.arms] if chosen else []
         waiting = [(run.name, [run], True) for run in part.incomplete]
-        found = []
         for label, runs, open_ in [*arms, *waiting]:
             points = self._mean([run.folder for run in runs], kind, key, axis)
             if points is not None:
-                found.append(({"label": label, "runs": _ids(runs), "open": open_}, *points))
-        return found
+                yield {"label": label, "runs": _ids(runs), "open": open_}, *points
 
     def _mean(
         self, folders: list[RunFolder], kind: str, key: str, axis: str
@@ -123,8 +120,6 @@ class Comparisons:
         places = np.mean([points[1][i] for points, i in zip(drawn, kept, strict=True)], axis=0)
         values = scale * np.array([points[2][i] for points, i in zip(drawn, kept, strict=True)])
         return places, (values.mean(axis=0), values.min(axis=0), values.max(axis=0))
-
-    # Reading
 
     def _part(self, scope: str, chosen: str) -> Loaded:
         """One comparison alone."""
@@ -160,24 +155,22 @@ class Comparisons:
 
     def _may_read(self, parent: Path) -> bool:
         """Whether what lies beside runs is ours to read: within the given folders, and plain files."""
-        if not any(parent == root or root in parent.parents for root in self.board.roots):
-            return False
         try:
             for name in BESIDE:
                 require_plain_file(parent / name, 16 * MEGABYTE)
         except OelmError:
             return False
-        return True
+        return any(parent.is_relative_to(root) for root in self.board.roots)
 
     def _update_gaps(self) -> None:
         gaps = {}
         for arm in self.loaded("").arms:
             gap = gap_of(arm)
-            for run in arm.runs if gap else []:
-                if gap and run.seed in gap.by_seed:
-                    points = arm.metric.gap_in_points
-                    worse = (gap.by_seed[run.seed] > 0) != arm.metric.higher_is_better
-                    gaps[run.folder.path] = {"value": gap.by_seed[run.seed], "points": points, "worse": worse}
+            for run in arm.runs:
+                value = gap.by_seed.get(run.seed) if gap else None
+                if value is not None:
+                    worse = (value > 0) != arm.metric.higher_is_better
+                    gaps[run.folder.path] = {"value": value, "points": arm.metric.gap_in_points, "worse": worse}
         self.board.set_gaps(gaps)
 
 

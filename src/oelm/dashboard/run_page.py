@@ -15,8 +15,7 @@ from oelm.dashboard.series import Series, smooth, thin
 from oelm.records import parsed
 from oelm.runs import RunFolder
 
-LOG_BYTES = 64 * 1024
-"""How much of the end of a log is sent at first."""
+LOG_BYTES = 64 * 1024  # how much of the end of a log is sent at first
 MOST_SAMPLES = 100
 _SITE_KEYS = ["path", "role", "kind", "layer", "num_heads", "shape", "init", "frozen", "projection", "thaws"]
 
@@ -114,13 +113,9 @@ def _samples(folder: RunFolder) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     require_plain_file(file, 64 * MEGABYTE)
-    rows = [row for line in file.read_bytes().splitlines()[-MOST_SAMPLES:] for row in parsed(line)]
-    return [
-        {
-            "step": number(row.get("step")),
-            "prompt": short(row.get("prompt", ""), 2_000),
-            "text": short(row.get("text", ""), 8_000),
-        }
-        for row in reversed(rows)
-        if isinstance(row, dict)
-    ]
+    found = []
+    for row in (row for line in file.read_bytes().splitlines()[-MOST_SAMPLES:] for row in parsed(line)):
+        if isinstance(row, dict):
+            prompt, text = short(row.get("prompt", ""), 2_000), short(row.get("text", ""), 8_000)
+            found.append({"step": number(row.get("step")), "prompt": prompt, "text": text})
+    return found[::-1]

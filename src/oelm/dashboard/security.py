@@ -36,10 +36,8 @@ def is_loopback(host: str) -> bool:
 def require_safe(host: str, token: str | None) -> None:
     """Refuse to let the whole network in."""
     if token is None and not is_loopback(host):
-        raise OelmError(
-            f"on {host} others could read your runs: give --token WORD or OELM_DASHBOARD_TOKEN "
-            f"(at least {SHORTEST_TOKEN} characters), or stay on 127.0.0.1 and forward the port with ssh -L"
-        )
+        way = f"give --token WORD or OELM_DASHBOARD_TOKEN (at least {SHORTEST_TOKEN} characters)"
+        raise OelmError(f"on {host} others could read your runs: {way}, or forward the port of 127.0.0.1 with ssh -L")
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii()):
         raise OelmError(f"the token needs at least {SHORTEST_TOKEN} ASCII characters; make one: openssl rand -hex 16")
 
@@ -66,8 +64,7 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        answer = self._refusal(scope)
-        await (answer or self.app)(scope, receive, send_with_headers)
+        await (self._refusal(scope) or self.app)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
         request = Request(scope)
@@ -96,9 +93,8 @@ class Guard:
 
     def _has_token(self, request: Request) -> bool:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_token(bearer):
-            return True
-        return self._is_token(request.cookies.get(self.cookie, ""))
+        given = (bearer if scheme.lower() == "bearer" else "", request.cookies.get(self.cookie, ""))
+        return any(map(self._is_token, given))
 
     def _is_token(self, given: str) -> bool:
         return self.token is not None and secrets.compare_digest(given.encode(), self.token.encode())

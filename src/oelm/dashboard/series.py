@@ -17,12 +17,9 @@ from oelm.errors import OelmError
 from oelm.records import lines_with, parsed
 from oelm.runs import RunFolder
 
-MOST_COLUMNS = 64
-"""Of one kind of row; a file with more is none of ours."""
-MOST_KEPT = 512
-"""Files whose columns stay in memory: 10,000 rows take half a megabyte."""
-POINTS = 800
-"""A line has at most about so many points; a screen has no more."""
+MOST_COLUMNS = 64  # of one kind of row; a file with more is none of ours
+MOST_KEPT = 512  # files whose columns stay in memory: 10,000 rows take half a megabyte
+POINTS = 800  # a line has at most about so many points; a screen has no more
 AXES = ("step", "tokens", "flops", "seconds")
 Columns = dict[str, np.ndarray]
 
@@ -68,12 +65,8 @@ class _Rows:
 
 def _good(lines: bytes, kind: str) -> list[dict[str, Any]]:
     """Rows of a kind that have a step. A line that is torn, though it is complete, is left out."""
-    rows = [row for line in lines.splitlines() for row in parsed(line)]
-    return [
-        row
-        for row in rows
-        if isinstance(row, dict) and number(row.get("step")) is not None and row.get("kind", "") == kind
-    ]
+    rows = (row for line in lines.splitlines() for row in parsed(line) if isinstance(row, dict))
+    return [row for row in rows if number(row.get("step")) is not None and row.get("kind", "") == kind]
 
 
 class Series:

@@ -27,8 +27,7 @@ from oelm.dashboard.series import Series
 from oelm.errors import OelmError
 
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-Judge = Callable[[Any], list[dict[str, Any]]]
-"""From loaded runs to the verdicts on the published claims."""
+Judge = Callable[[Any], list[dict[str, Any]]]  # from loaded runs to the verdicts on the published claims
 
 
 def build(
@@ -92,9 +91,8 @@ def _answers(board: Board, series: Series, judge: Judge | None) -> dict[str, Cal
         comparisons.update_gaps()
         return board.changes(asked.since)
 
-    def lines_csv(asked: _Asked) -> Response:
-        text = comparisons.lines_csv(asked.scope, asked.comparison, asked.metric, asked.axis)
-        return _download(text, "curves.csv")
+    def curves_of(asked: _Asked) -> tuple[str, str, str, str]:
+        return asked.scope, asked.comparison, asked.metric, asked.axis
 
     return {
         "/api/runs": runs,
@@ -103,10 +101,8 @@ def _answers(board: Board, series: Series, judge: Judge | None) -> dict[str, Cal
         "/api/run/{run}/log": lambda asked: log_end(board.folder(asked.run), asked.start),
         "/api/compare": lambda asked: comparisons.overview(asked.scope, asked.lang),
         "/api/compare.csv": lambda asked: _download(comparisons.csv(asked.scope, asked.comparison), "comparison.csv"),
-        "/api/curves": lambda asked: {
-            "lines": comparisons.lines(asked.scope, asked.comparison, asked.metric, asked.axis, asked.weight)
-        },
-        "/api/curves.csv": lines_csv,
+        "/api/curves": lambda asked: {"lines": comparisons.lines(*curves_of(asked), asked.weight)},
+        "/api/curves.csv": lambda asked: _download(comparisons.lines_csv(*curves_of(asked)), "curves.csv"),
         "/api/claims": lambda asked: judge(comparisons.loaded("")) if judge else [],
     }
 

@@ -18,21 +18,15 @@ from oelm.data.sources import DEFAULT_FRACTION, SPLITS, FilesSource, Source, spl
 from oelm.data.textfiles import SUFFIXES, text_format
 from oelm.errors import OelmError, unknown
 
-MOST_NAMED = 3
-"""Files that together name a corpus; of more, the first."""
-FABLES_MEGABYTES = (2.0, 0.15)
-"""Of training and of validation text, unless other amounts are asked for."""
+MOST_NAMED = 3  # files that together name a corpus; of more, the first
+FABLES_MEGABYTES = (2.0, 0.15)  # of training and of validation text, unless other amounts are asked for
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Dataset, config and the commit it is read at.
 _TINYSTORIES = ("roneneldan/TinyStories", None, "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64")
 _OPENWEBTEXT = ("Skylion007/openwebtext", "plain_text", "79d93d786212f7344586290adb811d4ae6a1762c")
-
-
-def _wikitext(words: int) -> tuple[str, str, str]:
-    return "Salesforce/wikitext", f"wikitext-{words}-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3"
-
-
+_WIKITEXT103 = ("Salesforce/wikitext", "wikitext-103-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3")
+_WIKITEXT2 = ("Salesforce/wikitext", "wikitext-2-raw-v1", "b08601e04326c79dfdd32d625aee71d232d685c3")
 CORPORA = {
     corpus.name: corpus
     for corpus in (
@@ -41,8 +35,8 @@ CORPORA = {
         Corpus("tinystories", *_TINYSTORIES),  # 2.1 million short stories for children
         # 8 million web documents, 40 GB; 0.05 % for validation is the customary share, about 4,000 documents
         Corpus("openwebtext", *_OPENWEBTEXT, validation_fraction=0.0005),
-        Corpus("wikitext103", *_wikitext(103), rows_are_lines=True),  # 28,475 articles, 103 million words
-        Corpus("wikitext2", *_wikitext(2), rows_are_lines=True),  # 600 articles, 2 million words
+        Corpus("wikitext103", *_WIKITEXT103, rows_are_lines=True),  # 28,475 articles, 103 million words
+        Corpus("wikitext2", *_WIKITEXT2, rows_are_lines=True),  # 600 articles, 2 million words
     )
 }
 
@@ -74,8 +68,6 @@ def find_source(
     `config`, `split` and `stream` are for datasets of the hub, or for a folder that is laid out like one; of such a
     dataset, `validation` is the name of a split.
     """
-    if not what:
-        raise OelmError(f"no corpus given; name one of {', '.join(CORPORA)} or a path")
     first = str(what[0])
     known = CORPORA.get(first) if len(what) == 1 else None
     if not (known and known.hub is None) and (megabytes, validation_megabytes) != (None, None):
@@ -98,7 +90,8 @@ def find_source(
         return HubSource(label, Corpus("", first, **asked, **held_out), revision, seed, stream)  # type: ignore[arg-type]
     hub = {"revision": revision, "config": config, "split": split, "stream": stream or None}
     _refuse(hub, f"the text is in {first!r}, which is no dataset of the hub nor a folder like one")
-    return _files([Path(item) for item in what], name, field, validation, validation_fraction, seed)
+    held_out_in = None if validation is None else Path(validation)
+    return _files([Path(item) for item in what], name, field, held_out_in, validation_fraction, seed)
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:
@@ -123,12 +116,7 @@ def _made(name: str, corpus: str, megabytes: float | None, validation: float | N
 
 
 def _files(
-    paths: list[Path],
-    name: str | None,
-    field: str | None,
-    validation: str | Path | None,
-    fraction: float | None,
-    seed: int,
+    paths: list[Path], name: str | None, field: str | None, validation: Path | None, fraction: float | None, seed: int
 ) -> FilesSource:
     for path in paths:
         if not path.exists():

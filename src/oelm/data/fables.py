@@ -32,21 +32,27 @@ SPLITS = ("train", "validation")
 VALIDATION_ONE_IN = 8
 
 
-@dataclass(frozen=True)
-class Story:
+class Story(NamedTuple):
     """One story and its surprisal under the grammar: `nats` = -ln P(text)."""
 
     text: str
     nats: float
-    recalls: tuple["Recall", ...] = ()
-    """The words that are said again."""
+    recalls: tuple["Recall", ...] = ()  # the words that are said again
 
 
 def stories(split: str, seed: int = 0) -> Iterator[Story]:
     """Stories without end, the same ones for the same split and seed on every machine."""
     if split not in SPLITS:
         raise unknown("fables split", split, SPLITS)
-    return _endless(split, seed)
+    key = hashlib.sha256(f"fables/{split}/{seed}".encode()).digest()
+    draw = random.Random(int.from_bytes(key, "big")).random  # only random() is promised to stay as it is
+
+    def story() -> Story:
+        teller = Teller(lambda options: int(draw() * len(options)))
+        teller.tell(FABLE)
+        return Story(teller.text, teller.nats, tuple(teller.recalls))
+
+    return (told for told in iter(story, None) if split_of(told.text) == split)
 
 
 def split_of(text: str) -> str:
@@ -59,21 +65,6 @@ def split_of(text: str) -> str:
     """
     digest = hashlib.sha256(text.encode()).digest()
     return "validation" if digest[0] % VALIDATION_ONE_IN == 0 else "train"
-
-
-def _endless(split: str, seed: int) -> Iterator[Story]:
-    key = hashlib.sha256(f"fables/{split}/{seed}".encode()).digest()
-    draw = random.Random(int.from_bytes(key, "big")).random  # only random() is promised to stay as it is
-
-    def by_chance(options: Sequence[str]) -> int:
-        return int(draw() * len(options))
-
-    while True:
-        teller = Teller(by_chance)
-        teller.tell(FABLE)
-        text = teller.text
-        if split_of(text) == split:
-            yield Story(text, teller.nats, tuple(teller.recalls))
 
 
 def until(endless: Iterator[Story], size_in_bytes: int) -> Iterator[Story]:
@@ -208,7 +199,7 @@ class Teller:
     def _recalled(self, piece: Piece) -> str:
         word = self._words[piece.slot]
         if piece.form:
-            return _PRONOUNS[piece.form][word not in _GIRLS]
+            return _PRONOUNS[piece.form][word not in GIRLS]
         return _with_article(word) if piece.article else word
 
     def _lead(self, sentence: Beat) -> str:
@@ -231,7 +222,6 @@ class Teller:
 
 _SLOT = re.compile(r"\{(an )?(\w+)(?:\.(\w+))?(?::(\w+))?\}")
 _PRONOUNS = {"her": ("her", "his")}  # form -> for a girl, for a boy
-_GIRLS = frozenset(GIRLS)
 
 
 @cache

@@ -36,16 +36,12 @@ class Corpus:
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A dataset at a revision; whatever the hub's clients raise is one line that names the way out.
-
-    A folder of the same layout works in its place; its "commit" is a hash of its files.
-    """
+    """A dataset at a revision, or a folder of the same layout, whose "commit" is a hash of its files."""
 
     dataset: str
     config: str | None
     revision: str | None
-    failure: str
-    """What to say when it cannot be had, with {reason} in it."""
+    failure: str  # what to say when it cannot be had, with {reason} in it
 
     @property
     def is_local(self) -> bool:
@@ -82,10 +78,8 @@ class HubDataset:
             raise self._refused(error) from error
         cached = {} if stream or self.is_local else {Path(file["filename"]).parent.name for file in loaded.cache_files}
         if others := sorted(name for name in cached if _COMMIT.fullmatch(name) and name != commit):
-            raise OelmError(
-                f"dataset {self.dataset} is cached at commit {others[0]}, not at {commit}, and the hub cannot be "
-                "reached; try again with a network, or with files of your own"
-            )
+            there = f"dataset {self.dataset} is cached at commit {others[0]}, not at {commit}"
+            raise OelmError(f"{there}, and the hub cannot be reached; try again with a network, or with your own files")
         return loaded
 
     def splits(self) -> list[str]:
@@ -155,13 +149,8 @@ class HubSource(Source):
         return settings | ({"first_documents": self.first} if self.first else {})
 
     def provenance(self) -> dict[str, Any]:
-        return {
-            "kind": "hub",
-            "dataset": self.corpus.hub,
-            "config": self.corpus.config,
-            "requested_revision": self.revision,
-            "revision": self._there.commit,
-        }
+        asked = {"dataset": self.corpus.hub, "config": self.corpus.config, "requested_revision": self.revision}
+        return {"kind": "hub", **asked, "revision": self._there.commit}
 
     def pinned(self, provenance: dict[str, Any]) -> "HubSource":
         return dataclasses.replace(self, revision=provenance["revision"])

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 MANIFEST = "task.json"
 PAIRS = "pairs"
 SPLITS = ("train", "validation")
-MAX_LENGTH = 128
-"""Tokens per text (or pair) with its special tokens: the study's length."""
+MAX_LENGTH = 128  # tokens per text (or pair) with its special tokens: the study's length
 TOO_LONG = ("truncate", "refuse")
 _CHUNK = 2_000
 
@@ -47,8 +46,7 @@ class Texts:
 
     ids: NDArray[np.integer]
     ends: NDArray[np.int64]
-    first: NDArray[np.int64]
-    """Tokens of each row that belong to its first segment (all of them, if there is one text)."""
+    first: NDArray[np.int64]  # tokens of each row that belong to its first segment (all of them, if there is one text)
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -132,22 +130,15 @@ def prepare_task(
 ) -> TaskData:
     """Tokenise a task into `out` (default: a folder of the data directory named after the settings), or find it there.
 
-    `too_long` says what happens to a text above `max_length` tokens. `train_rows` keeps that many training rows, a
-    fixed random choice.
+    `train_rows` keeps that many training rows, a fixed random choice.
     """
     if too_long not in TOO_LONG:
         raise unknown("policy for long texts", too_long, TOO_LONG)
     texts = (text for _, texts, _ in source._raw("train") for text in texts)  # for one that is trained on them
     tokenizer = load_tokenizer(tokenizer_spec, texts)
     identity = tokenizer_hash(tokenizer)
-    settings = {
-        **source.settings(),
-        "tokenizer": identity,
-        "template": template_hash(tokenizer),
-        "max_length": max_length,
-        "too_long": too_long,
-        "train_rows": train_rows,
-    }
+    how = {"max_length": max_length, "too_long": too_long, "train_rows": train_rows}
+    settings = {**source.settings(), "tokenizer": identity, "template": template_hash(tokenizer), **how}
     label = f"{source.task.name}-{tokenizer_label(tokenizer_spec, identity)}-{_digest(settings)[:8]}"
     folder = Path(out) if out else data_directory(data_dir) / label
     if found := _finished(folder, settings):
@@ -181,7 +172,11 @@ def _tokenise(
     identity, max_length, train_rows = (settings[key] for key in ("tokenizer", "max_length", "train_rows"))
     classes = source.classes()
     rows = {split: list(source.rows(split, classes)) for split in SPLITS}
-    rows["train"] = _choose(rows["train"], train_rows)
+    if train_rows is not None:
+        count = len(rows["train"])
+        if not 1 <= train_rows <= count:
+            raise OelmError(f"train_rows {train_rows} is not possible; the task has {count} training rows")
+        rows["train"] = [rows["train"][i] for i in permute(np.arange(train_rows), count, seed=0, stream=0)]
     encode = _Encoder(tokenizer, max_length, settings["too_long"], separate=source.task.is_pairs)
     with appearing_folder(folder) as temporary:
         facts = {split: _write(temporary, split, rows[split], encode, len(classes)) for split in SPLITS}
@@ -281,14 +276,6 @@ def _load(file: Path, facts: dict[str, Any]) -> Texts:
         return texts
     except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
         raise OelmError(f"{file} is damaged ({error}); remove {file.parent} and prepare it again") from error
-
-
-def _choose(rows: list[Row], count: int | None) -> list[Row]:
-    if count is None:
-        return rows
-    if not 1 <= count <= len(rows):
-        raise OelmError(f"train_rows {count} is not possible; the task has {len(rows)} training rows")
-    return [rows[i] for i in permute(np.arange(count), len(rows), seed=0, stream=0)]
 
 
 def _digest(value: Any) -> str:

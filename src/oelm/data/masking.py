@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-MASKED, SPAN = 0.15, 3
-"""Share of the tokens that are hidden, and how many of them a hidden span has on average."""
+MASKED, SPAN = 0.15, 3  # share of the tokens that are hidden, and how many of them a hidden span has on average
 SHOWN_AS_MASK, SHOWN_AS_OTHER = 0.8, 0.1
 """Of the hidden tokens; the rest is shown as it is, so that every token must be understood."""
 

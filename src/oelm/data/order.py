@@ -11,8 +11,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-GROUPED = 64
-"""Batches per pool of texts that are grouped by length."""
+GROUPED = 64  # batches per pool of texts that are grouped by length
 _ROUNDS = 6
 _Words = NDArray[np.uint64]
 

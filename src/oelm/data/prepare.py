@@ -15,7 +15,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,15 +48,9 @@ FEW_DOCUMENTS = 10  # of validation: fewer say little
 CHUNK_BYTES = 256 << 10  # small enough to stay in cache, large enough to cost far more than its bookkeeping
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a split has come. `expected_bytes` is a guess, or None."""
-
-    split: str
-    documents: int
-    bytes_of_text: int
-    tokens: int
-    expected_bytes: int | None
+Note = Callable[[str], None]
+Progress = Callable[[str, Entry, int | None], None]
+"""Is told of a split what is done of it, and how many bytes of text it may have: a guess, or None."""
 
 
 def prepare(
@@ -69,8 +63,8 @@ def prepare(
     seed: int = 0,
     data_dir: str | Path | None = None,
     force: bool = False,
-    progress: Callable[[Progress], None] = lambda progress: None,
-    note: Callable[[str], None] = lambda remark: None,
+    progress: Progress = lambda split, done, expected_bytes: None,
+    note: Note = lambda remark: None,
 ) -> TokenData:
     """Turn a source into a prepared folder and open it; a finished folder with the same settings is left as it is.
 
@@ -137,13 +131,7 @@ def prepare(
 
 
 def _encode_split(
-    source: Source,
-    split: str,
-    limit: int | None,
-    staging: Path,
-    encoder: "_Encoder",
-    progress: Callable[[Progress], None],
-    note: Callable[[str], None],
+    source: Source, split: str, limit: int | None, staging: Path, encoder: "_Encoder", progress: Progress, note: Note
 ) -> dict[str, Any]:
     """Write one token file, taking over what its journal already has; what the manifest says of it."""
     expected = source.expected_bytes(split)
@@ -154,7 +142,7 @@ def _encode_split(
         def count(entry: Entry) -> None:
             nonlocal done
             done = done.plus(entry)
-            progress(Progress(split, done.documents, done.bytes_of_text, done.tokens, expected))
+            progress(split, done, expected)
 
         def write_oldest() -> None:
             entry, texts, encoded = pending.popleft()
@@ -181,15 +169,13 @@ def _encode_split(
                 write_oldest()
         while pending and not (limit is not None and done.tokens >= limit):
             write_oldest()
-    progress(Progress(split, done.documents, done.bytes_of_text, done.tokens, done.bytes_of_text))  # no guess any more
+    progress(split, done, done.bytes_of_text)  # no guess any more
+    more = "give --validation PATH or a larger --validation-fraction"
     if not done.documents:
-        raise OelmError(
-            f"no document of {source.name!r} falls in its {split} split; "
-            "give --validation PATH or a larger --validation-fraction"
-        )
+        raise OelmError(f"no document of {source.name!r} falls in its {split} split; {more}")
     if done.documents < FEW_DOCUMENTS and split == "validation":
         few = "a single document" if done.documents == 1 else f"{done.documents} documents"
-        note(f"validation is {few} and says little; give --validation or a larger --validation-fraction")
+        note(f"validation is {few} and says little; {more}")
     facts = {"documents": done.documents, "tokens": done.tokens, "bytes_of_text": done.bytes_of_text}
     entropy = {} if done.nats is None else {"true_entropy_nats": done.nats}
     return {**facts, "sha256": file_hash(staging / FILES[split]), **entropy}
@@ -226,12 +212,9 @@ class _Encoder:
 
     def __init__(self, tokenizer: "Tokenizer", identity: str, workers: int) -> None:
         self.workers = workers
-        self.facts: dict[str, Any] = {
-            "hash": identity,
-            "vocab_size": vocabulary_size(tokenizer),
-            "end_of_text_id": end_of_text_id(tokenizer),
-        }
-        self.dtype = "<u2" if self.facts["vocab_size"] <= 1 << 16 else "<u4"
+        size, self._end = vocabulary_size(tokenizer), end_of_text_id(tokenizer)
+        self.facts = {"hash": identity, "vocab_size": size, "end_of_text_id": self._end}
+        self.dtype = "<u2" if size <= 1 << 16 else "<u4"
         self.identity = json.dumps([self.facts, self.dtype])
         self._tokenizer = tokenizer
         # Text that happens to spell a special token is text; only we may end a document.
@@ -242,12 +225,11 @@ class _Encoder:
         return self._pool.submit(self._encode, texts)
 
     def _encode(self, texts: list[str]) -> Encoded:
-        end = self.facts["end_of_text_id"]
         ids: list[int] = []
         ends: list[int] = []
         for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False):
             ids += encoding.ids
-            ids.append(end)
+            ids.append(self._end)
             ends.append(len(ids))
         return np.array(ids, self.dtype), ends
 

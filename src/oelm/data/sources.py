@@ -1,6 +1,4 @@
-"""What a source of text is, whatever it reads (`Source`), how its validation documents are held out, and the user's own
-files as one (`FilesSource`).
-"""
+"""What a source of text is, how its validation documents are held out, and the user's own files as one."""
 
 import dataclasses
 import hashlib
@@ -17,8 +15,7 @@ from oelm.files import file_hash
 
 SPLITS = ("train", "validation")
 VALIDATION_NAMES = ("validation", "val", "valid", "dev")
-DEFAULT_FRACTION = 0.05
-"""Of the documents, to validate on where there is no text for it."""
+DEFAULT_FRACTION = 0.05  # of the documents, to validate on where there is no text for it
 
 
 class Source(ABC):
@@ -146,10 +143,8 @@ def split_paths(paths: list[Path], validation: str | Path | None) -> tuple[tuple
         if text_format(path) not in SUFFIXES:
             raise OelmError(f"file {str(path)!r} has no known format; known: {', '.join(SUFFIXES)}, also .gz or .zst")
     if not train:
-        raise OelmError(
-            f"folder {str(paths[0])!r} has no training text; expected train.txt, .jsonl, .csv, .tsv or .parquet "
-            "(also .gz, .zst), and validation.* beside it"
-        )
+        known = f"train{', '.join(SUFFIXES)} (also .gz, .zst), and validation.* beside it"
+        raise OelmError(f"folder {str(paths[0])!r} has no training text; expected {known}")
     return tuple(train), tuple(held_out)
 
 

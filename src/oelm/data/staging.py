@@ -1,6 +1,4 @@
-"""The folder that `prepare` works in, `NAME.unfinished`, and how it becomes `NAME`. In it, token files, each with a
-journal of its chunks: what a killed run has written, and how much of that can be trusted.
-"""
+"""The folder that `prepare` works in, and its journals: what a killed run has written and how far it can be trusted."""
 
 import contextlib
 import errno
@@ -22,8 +20,7 @@ from oelm.errors import OelmError
 from oelm.files import exclusive, sync, write_atomically, write_json
 
 FLUSH_SECONDS = 1.0  # a kill loses about this much encoding
-SOURCE = "source.json"
-"""What the first start found: one that goes on reads the same commit."""
+SOURCE = "source.json"  # what the first start found: one that goes on reads the same commit
 _SCAFFOLDS = ("settings.json", SOURCE, "lock", *(f"journal-{split}.jsonl" for split in FILES))
 _OURS = {*FILES.values(), "tokenizer.json", "manifest.json", *_SCAFFOLDS}
 """What a prepared folder holds; one with anything else is not ours to replace."""

@@ -27,30 +27,23 @@ _OR_SUFFIXES = f"{', '.join(TABLES[:-1])} or {TABLES[-1]}"
 FILES = f"a train and a validation file ({_OR_SUFFIXES})"
 _OTHER_NAMES = {"validation": ("validation", "valid", "val", "dev"), "validation_matched": ("validation", "dev")}
 _MOST_CLASSES = 1_000
-_TARGET = "target"
-"""The one class of pairs, which have none."""
+_TARGET = "target"  # the one class of pairs, which have none
 _COLUMNS = "--text-column and --label-column of oelm data task"
 
 
 @dataclass(frozen=True)
 class Task:
-    """One or two texts and a class. Without `classes`, they are those of the training rows, sorted.
-
-    Without a label, its texts are pairs: a source and the target to write for it.
-    """
+    """One or two texts and a class; without a label, pairs of a source and the target to write for it."""
 
     name: str
     texts: tuple[str, ...]
     label: str = "label"
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # without any, those of the training rows, sorted
     hub: str | None = None
     config: str | None = None
-    revision: str | None = None
-    """The commit it is read at, unless another revision is asked for."""
-    languages: bool = False
-    """Whether the hub's config is a language."""
-    validation: str = "validation"
-    """The split to validate on, unless another is asked for."""
+    revision: str | None = None  # the commit it is read at, unless another revision is asked for
+    languages: bool = False  # whether the hub's config is a language
+    validation: str = "validation"  # the split to validate on, unless another is asked for
 
     @property
     def is_pairs(self) -> bool:
@@ -88,11 +81,8 @@ def find_task(name: str, texts: Sequence[str] = (), label: str | None = None, cl
     if name in TASKS:
         return dataclasses.replace(TASKS[name], **chosen)  # type: ignore[arg-type]
     if not texts:
-        error = unknown("task", name, TASKS)
-        raise OelmError(
-            f"{error}; one of your own is prepared with 'oelm data task {name} --text-column …' and then trained on "
-            "with 'oelm train --dataset FOLDER'"
-        )
+        own = f"'oelm data task {name} --text-column …' prepares one of your own, for 'oelm train --dataset FOLDER'"
+        raise OelmError(f"{unknown('task', name, TASKS)}; {own}")
     require_name("task", name)
     return Task(name, **chosen)  # type: ignore[arg-type]
 
@@ -148,9 +138,9 @@ class TaskSource:
         if all(label.isdecimal() for label in found):
             found.sort(key=int)
         if not 2 <= len(found) <= _MOST_CLASSES:
+            there = f"column {self.task.label!r} of {self._where('train')} has {len(found)} different labels"
             raise OelmError(
-                f"column {self.task.label!r} of {self._where('train')} has {len(found)} different labels; "
-                f"a classifier needs 2 to {_MOST_CLASSES}: is it the right column (--label-column)?"
+                f"{there}; a classifier needs 2 to {_MOST_CLASSES}: is it the right column (--label-column)?"
             )
         return tuple(found)
 
@@ -252,10 +242,7 @@ class TaskSource:
 
 
 def _class_name(label: Any) -> str | None:
-    """What a label names; None for a truth value, a list and a score.
-
-    1, "1" and 1.0 are one label: files differ in how they write whole numbers.
-    """
+    """What a label names (1, "1" and 1.0 name the same: files differ); None for a truth value, a list and a score."""
     value = plain_number(label) if isinstance(label, str) else label
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not (whole or value is None):

@@ -1,6 +1,4 @@
-"""Files of text, streamed: the documents of any of them, and the rows of those with named columns (.csv, .tsv, .jsonl
-and .parquet); each also compressed (.gz, .zst).
-"""
+"""Files of text, streamed: their documents, and the rows of those with columns; each also compressed (.gz, .zst)."""
 
 import codecs
 import csv
@@ -8,7 +6,6 @@ import io
 import itertools
 import json
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -19,34 +16,23 @@ TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 SUFFIXES = (".txt", *TABLES)
 SEPARATOR = "<|endoftext|>"
 _HEADING = re.compile(r" = (?!= ).*(?<! =) = *\r?\n?")
-_LONE_RETURN = re.compile(r"(?<=\r)(?=[^\n])")
-"""Where lines end in files of very old systems."""
 _PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 
 
 def file_documents(path: Path, field: str = "text", keep_blank: bool = False) -> Iterator[str]:
     """Stream the documents of one file; what is wrong with it is told with its name and line.
 
-    Files with columns hold one document per row in `field`; rows without text are left out unless `keep_blank`. In
-    `.txt`, documents end at a line `<|endoftext|>`; a file that begins with a WikiText heading (` = Title = `) has one
-    document per article; any other text is cut at blank lines into documents of about 64 kB, so that a book of any
-    length streams.
+    Rows without text are left out unless `keep_blank`. What a document is: see `oelm data prepare --help`.
     """
     empty = True
-    try:
-        for text in _text_documents(path) if text_format(path) == ".txt" else _row_texts(path, field):
-            blank = not text or text.isspace()
-            empty = empty and blank
-            if keep_blank or not blank:
-                yield text
-    except (OSError, EOFError) as error:  # missing, unreadable, truncated or not compressed at all
-        raise OelmError(f"{path} cannot be read ({error}); is it complete?") from error
+    rows = checked_texts((text for (text,) in read_columns(path, (field,))), str(path), field)
+    for text in _text_documents(path) if text_format(path) == ".txt" else rows:
+        blank = not text or text.isspace()
+        empty = empty and blank
+        if keep_blank or not blank:
+            yield text
     if empty:
         raise OelmError(f"{path} holds no text; remove it or give another file")
-
-
-def _row_texts(path: Path, field: str) -> Iterator[str]:
-    return checked_texts((text for (text,) in read_columns(path, (field,))), str(path), field)
 
 
 def checked_texts(values: Iterable[Any], where: str, field: str) -> Iterator[str]:
@@ -110,10 +96,7 @@ def articles(lines: Iterator[str]) -> Iterator[str]:
 
 
 def wikitext_documents(rows: Iterator[str]) -> Iterator[str]:
-    """Articles from rows of WikiText, blank ones included. Rows that are lines begin with a heading; others stay.
-
-    Where the raw file has the line " \\n", the hub stores an empty string.
-    """
+    """Articles from rows of WikiText, blank ones included. Rows that are lines begin with a heading; others stay."""
     head: list[str] = []
     for row in rows:
         head.append(row)
@@ -121,7 +104,7 @@ def wikitext_documents(rows: Iterator[str]) -> Iterator[str]:
             break
     texts: Iterator[str] = itertools.chain(head, rows)
     if head and _HEADING.fullmatch(head[-1]):
-        texts = articles(row or " \n" for row in texts)
+        texts = articles(row or " \n" for row in texts)  # the hub stores such a line as an empty string
     return (text for text in texts if text and not text.isspace())
 
 
@@ -156,16 +139,16 @@ def lines_of(path: Path, limit: int = -1) -> Iterator[str]:
     """Decoded lines, so that a bad byte is told with its line; `limit` cuts lines that would not fit in memory."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     number = 0
-    with _open(path) as stream:
-        try:
+    try:
+        with _open(path) as stream:
             while raw := stream.readline(limit):
                 number += 1
-                lines = _LONE_RETURN.split(decoder.decode(raw))
-                yield from lines
-                number += len(lines) - 1
+                yield decoder.decode(raw)
             decoder.decode(b"", final=True)  # refuses half a character at the end
-        except UnicodeDecodeError as error:
-            raise OelmError(f"{path} line {number} is not UTF-8 ({error.reason}); convert the file first") from error
+    except UnicodeDecodeError as error:
+        raise OelmError(f"{path} line {number} is not UTF-8 ({error.reason}); convert the file first") from error
+    except (OSError, EOFError) as error:  # missing, unreadable, truncated or not compressed at all
+        raise OelmError(f"{path} cannot be read ({' '.join(str(error).split())}); is it complete?") from error
 
 
 def is_unicode(text: str) -> bool:
@@ -194,10 +177,9 @@ def _table(file: Path, columns: tuple[str, ...], options: str) -> Iterator[tuple
     require_columns(file, columns, reader.fieldnames or [], options)
     for number, row in enumerate(reader, start=1):
         if None in row:
-            raise OelmError(
-                f"{file}, row {number} has more fields than there are columns; "
-                f"is a {'tab' if tabs else 'comma'} of the text taken for a separator?"
-            )
+            mark = "tab" if tabs else "comma"
+            told = f"more fields than there are columns; is a {mark} of the text taken for a separator?"
+            raise OelmError(f"{file}, row {number} has {told}")
         yield tuple(row[column] for column in columns)
 
 
@@ -219,22 +201,16 @@ def _parquet(file: Path, columns: tuple[str, ...], options: str) -> Iterator[tup
     import pyarrow
     import pyarrow.parquet
 
-    with tempfile.TemporaryFile() as unpacked:
-        if file.suffix in _PACKINGS:  # parquet is read from its end, a compressed stream cannot be
-            with _open(file) as stream:
-                while block := stream.read(1 << 20):
-                    unpacked.write(block)
-        try:
-            opened = pyarrow.parquet.ParquetFile(unpacked if file.suffix != ".parquet" else file)
-            require_columns(file, columns, opened.schema_arrow.names, options)
-            for batch in opened.iter_batches(batch_size=1000, columns=list(columns)):
-                yield from zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
-        except pyarrow.ArrowInvalid as error:
-            raise OelmError(
-                f"{file} is not a parquet file ({' '.join(str(error).split())}); is it complete?"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise OelmError(f"{file} has text that is not UTF-8 ({error.reason}); convert it first") from error
+    try:
+        # Parquet is read from its end, which a compressed stream has not: it is unpacked into memory.
+        opened = pyarrow.parquet.ParquetFile(io.BytesIO(_open(file).read()) if file.suffix in _PACKINGS else file)
+        require_columns(file, columns, opened.schema_arrow.names, options)
+        for batch in opened.iter_batches(batch_size=1000, columns=list(columns)):
+            yield from zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
+    except pyarrow.ArrowInvalid as error:
+        raise OelmError(f"{file} is not a parquet file ({' '.join(str(error).split())}); is it complete?") from error
+    except UnicodeDecodeError as error:
+        raise OelmError(f"{file} has text that is not UTF-8 ({error.reason}); convert it first") from error
 
 
 def _open(path: Path) -> IO[bytes]:

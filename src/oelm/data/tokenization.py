@@ -10,7 +10,6 @@ import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁senten
 _WAYS = "gpt2, bpe:4096 (trained on your text), a tokenizer.json, its folder, or a model's folder or hub name"
 _MARKS = {"pad": ("<pad>", "[PAD]", "<|padding|>"), "mask": ("<mask>", "[MASK]", "<|mask|>")}
 SENTINELS = 100
+_SENTINELS = [f"<extra_id_{number}>" for number in range(SENTINELS)]
 SPECIAL = "+special"
 
 
@@ -43,19 +43,14 @@ class Marks:
     end: int
     pad: int | None
     mask: int | None
-    sentinels: list[int]
-    """Which stand for hidden spans, in T5's order."""
+    sentinels: list[int]  # which stand for hidden spans, in T5's order
 
     @classmethod
     def of(cls, tokenizer: "Tokenizer") -> "Marks":
         found = {kind: [tokenizer.token_to_id(name) for name in names] for kind, names in _MARKS.items()}
         first = {kind: next((i for i in ids if i is not None), None) for kind, ids in found.items()}
-        sentinels = itertools.takewhile(lambda i: i is not None, map(tokenizer.token_to_id, _sentinels()))
+        sentinels = itertools.takewhile(lambda i: i is not None, map(tokenizer.token_to_id, _SENTINELS))
         return cls(end_of_text_id(tokenizer), **first, sentinels=list(sentinels))  # type: ignore[arg-type]
-
-
-def _sentinels() -> list[str]:
-    return [f"<extra_id_{number}>" for number in range(SENTINELS)]
 
 
 def load_tokenizer(
@@ -205,7 +200,7 @@ def _train(size: int, documents: Iterable[str], sample_bytes: int, special: bool
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
-        special_tokens=[END_OF_TEXT, *(["<pad>", "<mask>", *_sentinels()] if special else [])],
+        special_tokens=[END_OF_TEXT, *(["<pad>", "<mask>", *_SENTINELS] if special else [])],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # every byte, so that any text can be encoded
         show_progress=False,
     )
@@ -239,16 +234,10 @@ def _from_file(path: Path) -> "Tokenizer":
 def _download_gpt2() -> Path:
     import huggingface_hub
 
-    fetch = partial(huggingface_hub.hf_hub_download, GPT2, "tokenizer.json", revision=GPT2_COMMIT)
-    try:  # a copy in the cache needs no network
-        return Path(fetch(local_files_only=True))
-    except Exception:
-        pass
     try:
-        unreachable()
-        return Path(fetch())
+        unreachable()  # if it is, a copy in the cache still serves
+        return Path(huggingface_hub.hf_hub_download(GPT2, "tokenizer.json", revision=GPT2_COMMIT))
     except Exception as error:  # the hub's clients raise many unrelated types
-        raise Unavailable(
-            f"tokenizer {GPT2} could not be reached on the hub ({reason(error)}); train one on your own text with "
-            "--tokenizer bpe:4096, or give a local copy: --tokenizer FOLDER with vocab.json and merges.txt"
-        ) from error
+        ways = "train one on your own text with --tokenizer bpe:4096, or give a copy: --tokenizer FOLDER"
+        why = f"could not be reached on the hub ({reason(error)})"
+        raise Unavailable(f"tokenizer {GPT2} {why}; {ways} with vocab.json and merges.txt") from error

@@ -64,16 +64,25 @@ class TokenData(PreparedFolder):
         manifest = read_manifest(folder)
         for split, name in FILES.items():
             _check_file(folder / name, manifest["splits"][split], manifest["dtype"], verify)
-        _check_tokenizer(folder / "tokenizer.json", manifest["tokenizer"]["hash"], verify)
+        if not (folder / "tokenizer.json").is_file():
+            raise OelmError(f"{folder / 'tokenizer.json'} is missing; {_again(folder)}")
         try:
             train, validation = (np.memmap(folder / name, manifest["dtype"], mode="r") for name in FILES.values())
         except (OSError, ValueError) as error:
             raise OelmError(f"{folder} cannot be read ({error}); {_again(folder)}") from error
-        return cls(folder, manifest, train, validation)
+        opened = cls(folder, manifest, train, validation)
+        if verify:
+            opened.require_tokenizer()
+        return opened
 
     def require_tokenizer(self) -> None:
         """Refuse a tokenizer that is not the one the tokens were made with; quick, however large the data."""
-        _check_tokenizer(self.path / "tokenizer.json", self.manifest["tokenizer"]["hash"], verify=True)
+        from oelm.data.tokenization import load_tokenizer, tokenizer_hash
+
+        found = tokenizer_hash(load_tokenizer(self.tokenizer_path))
+        if found != self.tokenizer_hash:
+            hashes = f"hash {found[:12]}, prepared with {self.tokenizer_hash[:12]}"
+            raise OelmError(f"{self.tokenizer_path} is not the tokenizer of this data: {hashes}; {_again(self.path)}")
 
     @property
     def end_of_text_id(self) -> int:
@@ -103,11 +112,8 @@ class TokenData(PreparedFolder):
 
 def fingerprint(manifest: dict[str, Any]) -> str:
     """The fingerprint of a manifest: hashes of both token files, their type, and the tokenizer."""
-    identity = [manifest["splits"][split]["sha256"] for split in FILES] + [
-        manifest["dtype"],
-        manifest["tokenizer"]["hash"],
-        manifest["tokenizer"]["end_of_text_id"],
-    ]
+    tokenizer, hashes = manifest["tokenizer"], [manifest["splits"][split]["sha256"] for split in FILES]
+    identity = [*hashes, manifest["dtype"], tokenizer["hash"], tokenizer["end_of_text_id"]]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
 
 
@@ -147,11 +153,15 @@ def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
     for path in (Path(f"{name_or_path}{UNFINISHED}"), root / f"{name_or_path}{UNFINISHED}"):
         if path.is_dir():
             raise OelmError(f"data {str(name_or_path)!r} is unfinished ({path}); run the same `{_PREPARE}` again")
-    _require_no_task(str(name_or_path), root)
-    corpora = [path.name for path, name in called.items() if name]
-    known = ", ".join(corpora) or "nothing yet"
+    from oelm.data import labelled
     from oelm.data.corpora import CORPORA
 
+    for path in prepared_tasks(root):
+        if str(name_or_path) in (path.name, _name(path, labelled.read_manifest)):
+            way = f"train on it by its folder: oelm train --dataset {path}"
+            raise OelmError(f"data {str(name_or_path)!r} is a prepared task; {way}")
+    corpora = [path.name for path, name in called.items() if name]
+    known = ", ".join(corpora) or "nothing yet"
     choice = dict.fromkeys([*corpora, *filter(None, called.values()), *CORPORA])
     meant = str(name_or_path) in choice or Path(name_or_path).exists()
     near = [] if meant else [repr(name) for name in difflib.get_close_matches(str(name_or_path), choice)]
@@ -162,14 +172,6 @@ def find(name_or_path: str | Path, data_dir: str | Path | None = None) -> Path:
         + (f"did you mean {' or '.join(near)}? " if near else "")
         + (f"run: {_PREPARE} {name_or_path}" if meant else f"a corpus or files of yours: {_PREPARE} NAME_OR_FILES")
     )
-
-
-def _require_no_task(name: str, root: Path) -> None:
-    from oelm.data import labelled
-
-    for path in prepared_tasks(root):
-        if name in (path.name, _name(path, labelled.read_manifest)):
-            raise OelmError(f"data {name!r} is a prepared task; train on it by its folder: oelm train --dataset {path}")
 
 
 def _name(folder: Path, read: Callable[[Path], dict[str, Any]]) -> str | None:
@@ -223,20 +225,6 @@ def _check_file(path: Path, facts: dict[str, Any], dtype: str, verify: bool) -> 
     if verify and (found := file_hash(path)) != facts["sha256"]:
         written = facts["sha256"]
         raise OelmError(f"{path} is corrupt: sha256 {found[:12]}, written {written[:12]}; {_again(path.parent)}")
-
-
-def _check_tokenizer(path: Path, expected: str, verify: bool) -> None:
-    if not path.is_file():
-        raise OelmError(f"{path} is missing; {_again(path.parent)}")
-    if verify:
-        from oelm.data.tokenization import load_tokenizer, tokenizer_hash
-
-        found = tokenizer_hash(load_tokenizer(path))
-        if found != expected:
-            raise OelmError(
-                f"{path} is not the tokenizer of this data: hash {found[:12]}, prepared with {expected[:12]}; "
-                f"{_again(path.parent)}"
-            )
 
 
 def _again(folder: Path) -> str:

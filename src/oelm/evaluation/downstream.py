@@ -150,9 +150,8 @@ def _built(name: str, entry: Any, files: dict[str, Path] | None) -> Any:
         return _manager().load([{**config, "custom_dataset": lambda **_: read}])["tasks"][name]
     except Exception as error:
         if files is None:
-            raise Unavailable(
-                f"the rows of task {name} cannot be had ({reason(error)}); give local files with --task-data FOLDER"
-            ) from error
+            why = reason(error)
+            raise Unavailable(f"the rows of task {name} cannot be had ({why}); give files with --task-data") from error
         told = f"{type(error).__name__}: {reason(error, '.')}"
         where = " or ".join(map(str, files.values()))
         raise OelmError(f"{where} does not fit task {name} ({told}); give JSON lines with its own fields") from error
@@ -169,10 +168,8 @@ def _fitting(subject: Subject, task: Any, limit: int | None) -> tuple[list[int],
     rows = min(limit or len(task.eval_docs), len(task.eval_docs))
     kept = [row for row in range(rows) if row not in unfit]
     if not kept:
-        raise OelmError(
-            f"every row of task {task.config.task} has an answer longer than the context of {subject.name}, "
-            f"{subject.context} tokens; leave the task out"
-        )
+        room = f"the context of {subject.name}, {subject.context} tokens"
+        raise OelmError(f"every row of task {task.config.task} has an answer longer than {room}; leave the task out")
     return kept, len(unfit)
 
 

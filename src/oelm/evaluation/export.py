@@ -17,12 +17,12 @@ from oelm.data.tokenization import end_of_text_id, tokenizer_hash
 from oelm.errors import OelmError, Unavailable, unknown
 from oelm.files import appearing_folder
 from oelm.freezing.report import FreezeReport
+from oelm.hub import reason
 from oelm.models.export import to_stock, write_code
 from oelm.runs import RunFolder, config_differences, find_runs
 from oelm.training import checkpoints
 
-TOLERANCE = 1e-5
-"""How far a logit may be from the checkpoint's, as a share of the largest."""
+TOLERANCE = 1e-5  # how far a logit may be from the checkpoint's, as a share of the largest
 FORMATS = ("hf", "remote-code", "gguf-ready")
 GGUF = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 """What GGUF runtimes compute alike; their GELU is an approximation, so GPT-2 and GPT-NeoX differ a little there."""
@@ -51,15 +51,12 @@ def export(
         raise OelmError(f"{out} is there already; remove it, or give another folder with --out")
     original, stock = _models(checkpoint.path, to)
     if to == "gguf-ready" and type(stock).__name__ not in GGUF:
-        raise OelmError(
-            f"--to gguf-ready needs a model that equals {' or '.join(GGUF)} (rotary positions, norm=rms, ffn=swiglu); "
-            f"this one equals {type(stock).__name__}, whose GELU GGUF runtimes approximate; use --to hf"
-        )
+        needed = f"a model that equals {' or '.join(GGUF)} (rotary positions, norm=rms, ffn=swiglu)"
+        this = f"this one equals {type(stock).__name__}, whose GELU GGUF runtimes approximate"
+        raise OelmError(f"--to gguf-ready needs {needed}; {this}; use --to hf")
     difference = _difference(original, stock)
     if difference > TOLERANCE:
-        raise OelmError(
-            f"the exported model's logits are {difference:.1e} away from the checkpoint's; please report this"
-        )
+        raise OelmError(f"the exported logits are {difference:.1e} away from the checkpoint's; please report this")
     tokenizer = _tokenizer(checkpoint.path, stock)
     facts = {
         "folder": str(out),
@@ -93,8 +90,7 @@ def push(folder: str | Path, repository: str, *, private: bool = True) -> str:
         hub.create_repo(repository, private=private, exist_ok=True)
         return str(hub.upload_folder(folder_path=str(folder), repo_id=repository))
     except Exception as error:  # the hub's clients raise many unrelated types
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise Unavailable(f"{folder} was written, but {repository} could not be pushed to ({reason})") from error
+        raise Unavailable(f"{folder} was written, but {repository} could not be pushed to ({reason(error)})") from error
 
 
 def _models(folder: Path, to: str) -> tuple[Any, Any]:
@@ -116,9 +112,7 @@ def _models(folder: Path, to: str) -> tuple[Any, Any]:
         raise OelmError(f"{name} is an architecture of transformers and needs no code of its own; use --to hf")
     stock_class = getattr(transformers, str(name), None)
     if not (isinstance(stock_class, type) and issubclass(stock_class, transformers.PreTrainedModel)):
-        raise OelmError(
-            f"{name or 'a model without a name'} has no equal in transformers; the checkpoint loads with oelm"
-        )
+        raise OelmError(f"{name or 'a nameless model'} has no equal in transformers; the checkpoint loads with oelm")
     original = stock_class.from_pretrained(folder, use_safetensors=True).eval()
     return original, merge(copy.deepcopy(original))
 
@@ -164,9 +158,6 @@ def _tokenizer(folder: Path, stock: Any) -> Any:
     return wrapped
 
 
-# The model card
-
-
 def _card(checkpoint: checkpoints.Checkpoint, facts: dict[str, Any]) -> str:
     """Markdown with the front matter of the hub: method, freeze table, data, metrics, limits."""
     run = RunFolder(checkpoint.path.parent.parent)
@@ -180,11 +171,9 @@ def _card(checkpoint: checkpoints.Checkpoint, facts: dict[str, Any]) -> str:
         "tokens seen": result.get("tokens"),
         **{name: config.get("training", {}).get(name) for name in _SETTINGS},
     }
-    markdown = Environment(
-        loader=PackageLoader("oelm.evaluation", "."), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
+    whitespace: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    markdown = Environment(loader=PackageLoader("oelm.evaluation", "."), **whitespace)
     markdown.filters["plain"] = _plain
-    markdown.globals["table"] = _table
     told: dict[str, Any] = {"facts": facts, "result": result, "trained": trained, "seeds": seeds, "name": run.name}
     told |= {"report": FreezeReport.from_dict(checkpoint.freeze), "metrics": _metrics(result.get("final") or {}, seeds)}
     return markdown.get_template("card.md.j2").render(told)
@@ -211,11 +200,6 @@ def _seeds(run: RunFolder, config: dict[str, Any]) -> list[dict[str, Any]]:
         if result and not config_differences({**theirs, "seed": None}, {**config, "seed": None}):
             found[theirs["seed"]] = result["final"]
     return list(found.values())
-
-
-def _table(facts: dict[str, Any]) -> str:
-    rows = [f"| {name} | {_plain(value)} |" for name, value in facts.items() if value is not None]
-    return "\n".join(["| | |", "|---|---|", *rows])
 
 
 def _plain(value: Any) -> str:

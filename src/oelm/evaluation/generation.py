@@ -1,7 +1,4 @@
-"""Text from a language model, through transformers' own generate() with a key–value cache.
-
-And what many texts are like: their words, whether they repeat themselves, what a reference model says.
-"""
+"""Text from a language model, through transformers' own generate() with a key–value cache; and what it is like."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,8 +16,7 @@ from oelm.evaluation.subjects import Subject, load
 from oelm.training import checkpoints
 
 AT_ONCE = 64
-REPEATED = 4
-"""A text repeats itself where so many words in a row were in it before."""
+REPEATED = 4  # a text repeats itself where so many words in a row were in it before
 READ = "validation text"
 
 
@@ -46,9 +42,7 @@ def write(
     ids = subject.encode(prompt)
     room = subject.context - len(ids)
     if room < 1:
-        raise OelmError(
-            f"the prompt has {len(ids)} tokens, the model's context is {subject.context}; shorten the prompt"
-        )
+        raise OelmError(f"the prompt has {len(ids)} tokens, the model's context is {subject.context}; shorten it")
     torch.manual_seed(seed)
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     given, end = torch.tensor([ids] * batch), subject.end
@@ -129,9 +123,9 @@ def _validation_texts(subject: Subject, samples: int, tokens: int) -> list[str]:
         data = TokenData.open(subject.run.config()["data"]["path"])
     except OelmError:
         return []
-    ends = np.flatnonzero(data.validation == data.end_of_text_id)
+    end = data.end_of_text_id
+    ends = np.flatnonzero(data.validation == end)
     starts = np.concatenate(([0], ends + 1))[: len(ends) or 1]
     chosen = starts[np.linspace(0, len(starts), min(samples, len(starts)), endpoint=False).astype(int)]
-    end = data.end_of_text_id
     documents = (takewhile(lambda token: token != end, data.validation[at : at + tokens].tolist()) for at in chosen)
     return [subject.tokenizer.decode(list(one)) for one in documents]

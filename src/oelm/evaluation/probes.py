@@ -25,16 +25,14 @@ CAVEAT = "No language model was trained for pairs of random words: compare metho
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 MOST_WORDS = 256
 KINDS = {"name": ("name",), "object": ("thing", "food"), "place": ("place",)}
-A_HEAD = 0.2
-"""A head is named after a place if that place gets the most of its weight, and at least this share."""
+A_HEAD = 0.2  # a head is named after a place if that place gets the most of its weight, and at least this share
 
 
 class Trial(NamedTuple):
     """N texts of one kind; what follows position `asked` is asked for."""
 
     probe: str
-    size: int
-    """Pairs, distance, length or groups."""
+    size: int  # pairs, distance, length or groups
     ids: Tensor  # (N, T)
     asked: Tensor  # (N, Q)
     distance: Tensor  # (N, Q), from the asking word to where it was read
@@ -94,9 +92,8 @@ def _trials(subject: Subject, words: Sequence[int], samples: int, random: torch.
             order = torch.rand(samples, n, generator=random).argsort(dim=1)
             again = pairs.gather(1, order[:, :, None].expand(-1, -1, 2))
             asked = 1 + 2 * n + 2 * torch.arange(n)
-            yield trial(
-                "recall", n, torch.cat((pairs, again), 1).flatten(1), asked, asked - 1 - 2 * order, pairs[:, :, 1]
-            )
+            text = torch.cat((pairs, again), 1).flatten(1)
+            yield trial("recall", n, text, asked, asked - 1 - 2 * order, pairs[:, :, 1])
 
 
 @torch.no_grad()
@@ -153,12 +150,8 @@ def heads(subject: Subject, words: Sequence[int], samples: int, seed: int) -> di
             if kind and proper and share >= A_HEAD:
                 found.append({"kind": kind, "layer": layer, "head": head, "share": share})
     even = {"entropy": float(torch.arange(length + 2, 2 * length + 2).log().mean()), "share": 1 / (1.5 * length + 1)}
-    return {
-        "text": f"{length} random words, twice",
-        "even_attention": even,
-        **rows,
-        "found": sorted(found, key=lambda one: -one["share"]),
-    }
+    found.sort(key=lambda one: -one["share"])
+    return {"text": f"{length} random words, twice", "even_attention": even, **rows, "found": found}
 
 
 def _weights(subject: Subject, ids: Tensor) -> list[Tensor]:

@@ -20,12 +20,10 @@ NOT_CAUSAL = ("Classification", "MaskedLM", "ConditionalGeneration")
 @dataclass(frozen=True)
 class Subject:
     name: str
-    model: Any
-    """One of transformers' causal language models, ours among them."""
+    model: Any  # one of transformers' causal language models, ours among them
     tokenizer: "Tokenizer"
     context: int
-    start: int
-    """The token after which a document begins."""
+    start: int  # the token after which a document begins
     end: int
     run: RunFolder | None = None
     step: int | None = None
@@ -42,10 +40,7 @@ class Subject:
         return PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, bos_token=start, eos_token=end, pad_token=end)
 
     def record(self, name: str, facts: dict[str, Any]) -> Path | None:
-        """Keep facts in the run's folder, if it is a run, as a whole and with a digest; where.
-
-        Reports show the numbers in `headlines`, whose names end with their unit, and in `beside`, by what they are of.
-        """
+        """Keep facts in the folder of a run, with a digest; where. Reports show `headlines` and `beside`."""
         if self.run is None:
             return None
         file = self.run.path / "evaluation" / f"{name}.json"
@@ -82,10 +77,9 @@ def _stock(what: str, options: dict[str, Any]) -> Subject:
     except OelmError:
         raise
     except Exception as error:  # a missing name, a damaged file and the hub all raise types of their own
-        raise OelmError(
-            f"{what} holds no checkpoint and is no model to be had ({reason(error, what)}); "
-            "give a run folder that has trained, a checkpoint folder, a model folder or a name of the hub"
-        ) from None
+        ways = "give a run folder that has trained, a checkpoint folder, a model folder or a name of the hub"
+        why = reason(error, what)
+        raise OelmError(f"{what} holds no checkpoint and is no model to be had ({why}); {ways}") from None
     config = model.config
     end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
     end = end_of_text_id(tokenizer) if end is None else end
@@ -108,9 +102,8 @@ def _opened(folder: str, name: str, options: dict[str, Any]) -> tuple[Any, "Toke
         raise OelmError(f"{name} is {what} ({kind}); it writes no text")
     local = Path(folder).is_dir()
     tokenizer = load_tokenizer(folder) if local else AutoTokenizer.from_pretrained(folder).backend_tokenizer
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, trust_remote_code=False, use_safetensors=True, **options
-    ).eval()
+    safely = {"trust_remote_code": False, "use_safetensors": True}
+    model = AutoModelForCausalLM.from_pretrained(folder, **safely, **options).eval()
     size, room = vocabulary_size(tokenizer), model.get_input_embeddings().num_embeddings
     if size > room:
         raise OelmError(f"{name}: its tokenizer has {size:,} entries, its model {room:,}; give its own tokenizer")

@@ -25,8 +25,7 @@ from oelm.training.config import with_settings
 from oelm.training.environment import usable_cores
 
 Process: TypeAlias = "subprocess.Popen[bytes]"
-LOST_LOCK_SECONDS = 180
-"""How long the lock of a lost machine may last on a shared file system."""
+LOST_LOCK_SECONDS = 180  # how long the lock of a lost machine may last on a shared file system
 RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Read when Ray is imported, on every system: "0" has a cluster of one's own listen on the loopback interface only.
 Whoever can reach a Ray cluster can run anything on it."""
@@ -43,8 +42,7 @@ class Engine(ABC):
     slots: int | None = None
     nproc: int = 1
     address: str | None = None
-    scheduler_options: Sequence[str] = ()
-    """submitit parameters, e.g. slurm_partition=gpu or timeout_min=600."""
+    scheduler_options: Sequence[str] = ()  # submitit parameters, e.g. slurm_partition=gpu or timeout_min=600
 
     @property
     def threads(self) -> int | None:
@@ -80,8 +78,7 @@ class Local(Engine):
 class Scheduler:
     """A cluster in three verbs. All runs are handed over at once: the queue is its own."""
 
-    submit: Callable[[Job], Any]
-    """Hand a run over; returns the task."""
+    submit: Callable[[Job], Any]  # hand a run over; returns the task
     exit_code: Callable[[Any], int | None]
     """Of a task, None while it waits or runs; an exception is what went wrong with it."""
     cancel: Callable[[Any], None]
@@ -90,21 +87,17 @@ class Scheduler:
         for job in jobs:
             if job.task is None and not job.done:
                 job.task = self.submit(job)
-        for job in jobs:
-            if job.at_work:
-                self._look_at(job)
-
-    def _look_at(self, job: Job) -> None:
-        try:
-            code = self.exit_code(job.task)
-        except Exception as error:  # schedulers raise many unrelated types
-            code = 1
-            with job.folder.output_file.open("a") as output:
-                output.write(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
-        if code is None:
-            job.look()
-        else:
-            job.ended(code)
+        for job in (job for job in jobs if job.at_work):
+            try:
+                code = self.exit_code(job.task)
+            except Exception as error:  # schedulers raise many unrelated types
+                code = 1
+                with job.folder.output_file.open("a") as output:
+                    output.write(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
+            if code is None:
+                job.look()
+            else:
+                job.ended(code)
 
     def stop(self, jobs: list[Job]) -> None:
         running = [job for job in jobs if job.at_work]
@@ -120,10 +113,7 @@ class Scheduler:
 
 
 def work(folder: str | Path, directory: str, nproc: int = 1, started: Callable[[Process], None] | None = None) -> int:
-    """Called on some machine of the cluster: train in the run folder, in a process of its own; its exit code.
-
-    `started` is told of that process.
-    """
+    """Called on a machine of the cluster: train in a process of its own, which `started` is told of; its exit code."""
     os.chdir(directory)
     run = RunFolder.open(folder)
     deadline = time.monotonic() + LOST_LOCK_SECONDS
@@ -176,10 +166,8 @@ def _ray_scheduler(ray: Any, nproc: int) -> Scheduler:
     kinds = ("GPU", "CPU") if any(node.get("GPU") for node in nodes) else ("CPU",)
     room = max((min(node.get(kind, 0) for kind in kinds) for node in nodes), default=0)
     if nproc > room:  # it would wait for ever
-        raise OelmError(
-            f"--nproc {nproc} needs so many {' and '.join(f'{kind}s' for kind in kinds)} on one machine, "
-            f"but no machine of the Ray cluster has more than {room:g}; lower it"
-        )
+        needed = f"so many {' and '.join(f'{kind}s' for kind in kinds)} on one machine"
+        raise OelmError(f"--nproc {nproc} needs {needed}, but none of the Ray cluster has more than {room:g}; lower it")
     resources = {f"num_{kind.lower()}s": nproc for kind in kinds}
     # Only losing the machine or the worker is retried; a run that fails by itself returns its exit code.
     task = ray.remote(**resources, max_retries=-1)(work)
@@ -225,8 +213,7 @@ class Training:
 class Slurm(Engine):
     """Every run is a job, through submitit; one that is preempted or out of time is queued again."""
 
-    cluster: str = "slurm"
-    """submitit's name of it; "local" runs the same jobs as processes here, for tests."""
+    cluster: str = "slurm"  # submitit's name of it; "local" runs the same jobs as processes here, for tests
 
     def __post_init__(self) -> None:
         if self.gpus is not None or self.slots is not None or self.address is not None:

@@ -36,9 +36,7 @@ class DataRecipe(Section):
     tokenizer: str = ""
     megabytes: float = 2.0
     validation_megabytes: float = 0.15
-    folder: str | list[str] | None = Field(
-        None, description="its folder below --data-root, or several together; default: the corpus's name"
-    )
+    folder: str | list[str] | None = Field(None, description="its folders below --data-root; default: its name")
     download: bool = Field(True, description="whether the hub may stand in for that folder")
     documents: int | None = Field(None, ge=1, description="from the hub, only the first so many training documents")
     validation_documents: int | None = Field(None, ge=1, description="the same for validation")
@@ -48,10 +46,8 @@ class DataRecipe(Section):
         if self.path is not None and (self.corpus or self.tokenizer):
             raise ValueError(f"path {self.path!r} names prepared data; leave corpus and tokenizer out")
         if self.path is None and self.corpus not in CORPORA:
-            raise ValueError(
-                f"{unknown('corpus', self.corpus, CORPORA)}; any other text is prepared first (oelm data prepare) "
-                "and then named: data: NAME"
-            )
+            known = unknown("corpus", self.corpus, CORPORA)
+            raise ValueError(f"{known}; any other text is prepared first (oelm data prepare), then named: data: NAME")
         if self.path is None and not self.tokenizer:
             raise ValueError(f"a tokenizer for {self.corpus} is missing, e.g. bpe:2048")
         return self
@@ -192,17 +188,13 @@ def experiments_in(file: Path, scale: str = "full") -> list[Experiment]:
     """The experiments of a user's own file, of the same form as the catalog's; only its own scales change them."""
     content = read_yaml(file, "experiment file")
     if not isinstance(content, dict):
-        raise OelmError(
-            f"experiment file {file} holds no mapping; it needs data, methods and seeds (docs/experiments.md)"
-        )
+        raise OelmError(f"experiment file {file} is no mapping; it needs data, methods and seeds (docs/experiments.md)")
     several = isinstance(content.get("experiments"), dict)
     found = []
     for name, entry in _entries_of(content if several else {"name": file.stem, **content}, str(file)).items():
         scales = entry.pop("scales", None) or {}
         if not (isinstance(scales, dict) and all(isinstance(change, dict) for change in scales.values())):
-            raise OelmError(
-                f"experiment file {file}: key 'scales' is {scales!r}; give each its changes, e.g. smoke: {{…}}"
-            )
+            raise OelmError(f"experiment file {file}: key 'scales' is {scales!r}; give each a mapping, as smoke: {{…}}")
         if scale != "full" and scale not in scales:
             known = ", ".join(["full", *scales])
             raise OelmError(f"experiment file {file}: {name} has no scale {scale!r}; its scales: {known}")
@@ -288,9 +280,7 @@ def _entries_of(content: dict[str, Any], file: str) -> dict[str, dict[str, Any]]
     entries, shared = content.get("experiments", {}), content.get("defaults") or {}
     for name, entry in {"defaults": shared, **entries}.items():
         if not isinstance(entry, dict):
-            raise OelmError(
-                f"experiment file {file}: {name} is {entry!r}; give its keys and values, e.g. data, methods, seeds"
-            )
+            raise OelmError(f"experiment file {file}: {name} is {entry!r}; give its keys, e.g. data, methods, seeds")
     if entries and (others := [key for key in content if key not in ("defaults", "experiments")]):
         raise OelmError(f"experiment file {file}: key {others[0]!r} belongs into an experiment, or into defaults")
     return {str(name): merged(shared, {"name": str(name), **entry}) for name, entry in entries.items()}

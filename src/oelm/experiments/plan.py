@@ -85,8 +85,7 @@ def several(config: RunConfig, methods: Sequence[str], seeds: Sequence[int], roo
 def share(planned: Iterable[PlannedRun], root: Path) -> list[PlannedRun]:
     """Give runs that compute the same the same folder: one below `root` that is there already, or the first planned.
 
-    A planned folder that is there with another config stays planned, and is refused when it is to be made, or made anew
-    if nothing was ever computed in it.
+    A planned folder that is there with another config stays planned; whoever makes it refuses it, or makes it anew.
     """
     planned = list(planned)
     known: dict[Path, dict[str, Any]] = {}

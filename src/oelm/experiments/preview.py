@@ -1,8 +1,6 @@
-"""What a plan will need: counted before anything is allocated, downloaded or trained; and what of it fits into a time.
+"""What a plan will need: counted before anything is allocated or downloaded; and what of it fits into a time."""
 
-The time is known from finished runs of the same arm, else from a few steps of it.
-"""
-
+import contextlib
 import heapq
 import json
 import tempfile
@@ -31,17 +29,16 @@ MEAN_OVER_MEDIAN = 1.1  # of step times, in our own runs: some steps are held up
 
 
 def preview(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
-    """Parameters, steps, tokens, passes over the data, and an estimate of the memory and disk that a run needs.
-
-    What cannot be known before the model is there is None.
-    """
+    """What a run computes, and an estimate of what it needs; None is what cannot be known before the model is there."""
     settings = run.config.training
     costs: Costs | None = None
     passes = None
     if experiment.task:
         costs, (steps, passes) = _classifier(run, experiment), _task_length(run, experiment)
     else:
-        steps, corpus = steps_of(run), corpus_tokens(run)
+        steps, corpus = steps_of(run), None
+        with contextlib.suppress(OelmError):  # not prepared yet
+            corpus = read_manifest(Path(run.config.data.path))["splits"]["train"]["tokens"]
         rows = (Path(run.config.data.path) / MANIFEST).is_file()
         costs = _language_model(run, experiment) if run.config.model.size and not rows else None
     length = costs.sequence_length if costs else settings.sequence_length or TASK_LENGTH
@@ -126,14 +123,6 @@ def _how(run: PlannedRun) -> dict[str, Any]:
     }
 
 
-def corpus_tokens(run: PlannedRun) -> int | None:
-    """Training tokens of the prepared data; None while it is not prepared."""
-    try:
-        return read_manifest(Path(run.config.data.path))["splits"]["train"]["tokens"]
-    except OelmError:
-        return None
-
-
 def within(
     planned: Sequence[PlannedRun], seconds: float, engine: Local, say: Callable[[str], None]
 ) -> list[PlannedRun]:
@@ -149,10 +138,8 @@ def within(
     later = waiting[len(chosen) :]
     if not chosen:
         first = waiting[0].folder
-        raise OelmError(
-            f"no run fits into {in_words(seconds)}: {first} needs about {in_words(needs[first])}; "
-            "give a larger --budget, or fewer steps (--set training.max_steps=…)"
-        )
+        why = f"no run fits into {in_words(seconds)}: {first} needs about {in_words(needs[first])}"
+        raise OelmError(f"{why}; give a larger --budget, or fewer steps (--set training.max_steps=…)")
     words = f"{in_words(seconds)}: {len(chosen)} of {len(waiting)} runs fit, in about {in_words(end)}"
     whole = [seed for seed in dict.fromkeys(run.seed for run in planned) if seed not in {run.seed for run in later}]
     if later:
@@ -238,8 +225,7 @@ def _trial(run: PlannedRun, folder: Path) -> PlannedRun:
 
 def _expected(run: PlannedRun, trial: dict[str, Any]) -> float:
     """From a few steps to all of them: the steps, validations on the way, and what comes once (the last validation)."""
-    training = run.config.training
-    steps = steps_of(run)
+    training, steps = run.config.training, steps_of(run)
     step = MEAN_OVER_MEDIAN * trial["median_step_time"]
     once = START_SECONDS + max(0.0, trial["wall_seconds"] - trial["training_seconds"])
     share = trial["validation_seconds"] / trial["final"].get("tokens", 1)

@@ -1,7 +1,4 @@
-"""Run a plan: claim its folders, have somebody work on them, each run seen through its folder only.
-
-`LocalWorkers` are processes of this machine, one per run, a few at a time; `engines.py` has clusters.
-"""
+"""Run a plan: claim its folders, have somebody work on them (here, or `engines.py`), seen through the folders only."""
 
 import contextlib
 import os
@@ -12,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from oelm.errors import OelmError, Unavailable, printable
 from oelm.experiments.plan import PlannedRun
@@ -31,18 +28,15 @@ GRACE_SECONDS = 300  # a run may be in the middle of a validation
 Watch = Callable[[list["Job"]], None]
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """A place where one run at a time may work: some GPUs, or a share of the CPU, from which no GPU is seen."""
 
-    gpus: tuple[int, ...] = ()
-    """Their numbers among those that we may see ourselves."""
+    gpus: tuple[int, ...] = ()  # their numbers among those that we may see ourselves
 
     @property
     def environment(self) -> dict[str, str]:
-        seen = os.environ.get(VISIBLE_GPUS)
-        names = seen.split(",") if seen else None
-        return {VISIBLE_GPUS: ",".join(names[gpu] if names else str(gpu) for gpu in self.gpus)}
+        names = (os.environ.get(VISIBLE_GPUS) or "").split(",")
+        return {VISIBLE_GPUS: ",".join(names[gpu] if names[0] else str(gpu) for gpu in self.gpus)}
 
 
 @dataclass
@@ -102,10 +96,8 @@ class Job:
         with contextlib.suppress(OelmError, OSError):
             if self.folder.holder() is None:
                 error = last_words(self.folder, lines=1).removeprefix("error: ")
-                step = self.status.get("step", 0)
-                self.folder.set_status(
-                    FAILED, step=step, max_steps=self.max_steps or None, error=error, reason="refused"
-                )
+                steps = {"step": self.status.get("step", 0), "max_steps": self.max_steps or None}
+                self.folder.set_status(FAILED, **steps, error=error, reason="refused")
         self.look()
 
 
@@ -149,10 +141,8 @@ def claimed(planned: Sequence[PlannedRun]) -> Iterator[list[Job]]:
             folder.create(run.config.to_dict())
             holder = folder.holder()
             if holder is not None:
-                raise OelmError(
-                    f"{folder.path} is being trained by process {holder['pid']} on {holder['host']}; "
-                    f"wait for it, or: oelm stop {folder.path}"
-                )
+                who = f"process {holder['pid']} on {holder['host']}"
+                raise OelmError(f"{folder.path} is being trained by {who}; wait for it, or: oelm stop {folder.path}")
             job = Job(run, folder)
             job.look()
             try:

@@ -73,15 +73,13 @@ def source_of(recipe: DataRecipe, root: Path | None) -> Source:
     if root is not None:
         for name in names:
             if not (root / name).is_dir():
-                raise OelmError(
-                    f"{root} has no folder {name!r} with {recipe.corpus}; put train.* and validation.* into it"
-                )
+                raise OelmError(f"{root} has no folder {name!r} ({recipe.corpus}); put train.* and validation.* there")
         return find_source([root / name for name in names], name=recipe.corpus)
     if not recipe.download:
-        raise OelmError(
-            f"{recipe.corpus} is too large to download for this scale; put a sample (train.jsonl, validation.jsonl) "
-            f"into a folder {names[0]!r} and give the folder above it with --data-root"
+        sample = (
+            f"put a sample (train.*, validation.*) into a folder {names[0]!r}, and name the one above it: --data-root"
         )
+        raise OelmError(f"{recipe.corpus} is too large to download for this scale; {sample}")
     source = find_source([recipe.corpus])
     first = {"train": recipe.documents, "validation": recipe.validation_documents}
     return replace(source, first={split: n for split, n in first.items() if n})  # type: ignore[type-var]
@@ -93,10 +91,7 @@ def _folders(recipe: DataRecipe) -> list[str]:
 
 
 def _folder(experiment: Experiment) -> Path:
-    """Full scale shares its folders with 'oelm data prepare'; samples and the demo keep to themselves.
-
-    Of a task there is one for every selection of rows.
-    """
+    """Full scale shares its folders with 'oelm data prepare'; samples and the demo keep to themselves."""
     if task := experiment.task:
         selected = (task.train_rows, task.validation, "held-out" if task.held_out else None)
         return data_directory() / experiment.scale / "-".join(["task", task.name, *(str(s) for s in selected if s)])
@@ -161,10 +156,7 @@ def _toy_rows(task: TaskRecipe, split: str, rows: int) -> Iterator[list[Any]]:
     for number, line in enumerate(lines):
         words = line.split()
         draw.shuffle(words)
-        if pairs:
-            yield [" ".join(words), line]
-        elif one:
-            yield [line, 1] if number % 2 else [" ".join(words), 0]
-        else:
-            label = ("entailment", "neutral", "contradiction")[number % 3]
-            yield [line, {"entailment": line, "neutral": lines[0]}.get(label, " ".join(words)), label]
+        scrambled = " ".join(words)
+        of_three = [[line, line, "entailment"], [line, lines[0], "neutral"], [line, scrambled, "contradiction"]]
+        of_two = [[scrambled, 0], [line, 1]]
+        yield [scrambled, line] if pairs else of_two[number % 2] if one else of_three[number % 3]

@@ -19,10 +19,8 @@ from oelm.runs import RunFolder, config_differences
 from oelm.training.config import RunConfig
 
 STEP_TIME_FILE, QUESTIONS_FILE = "step_time.json", "questions.json"
-MOST_SEEDS = 10
-"""Seeds from 0 that are looked for among existing runs."""
-NAMED = 3
-"""Runs that a warning names one by one."""
+MOST_SEEDS = 10  # seeds from 0 that are looked for among existing runs
+NAMED = 3  # runs that a warning names one by one
 Say = Callable[[str], None]
 log = logging.getLogger("oelm")
 
@@ -59,10 +57,7 @@ def plan_experiments(
 
 
 def runs_of(names: Sequence[str], root: Path, scale: str) -> list[PlannedRun]:
-    """Runs of experiments and suites that are there below `root`; one that two experiments share is there for both.
-
-    A run that was made with other settings than the catalog's is named and left out.
-    """
+    """Runs that are there below `root`; those that were made with other settings than the catalog's are left out."""
     planned: list[PlannedRun] = []
     for experiment in chosen(names, scale):
         with contextlib.suppress(OelmError):  # not to be run by this version, so there is none
@@ -87,11 +82,7 @@ def _change(run: PlannedRun) -> str | None:
 
 
 def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 48, say: Say = lambda message: None) -> None:
-    """Interleaved step times of arms that differ in their method only, kept beside their runs.
-
-    They are measured once. A folder that lacks one of its arms gets all times anew: only what was measured together
-    can be compared.
-    """
+    """Interleaved step times of arms that differ in their method only, measured once and kept beside their runs."""
     groups: dict[str, list[PlannedRun]] = {}
     for run in planned:
         if (Path(run.config.data.path) / MANIFEST).is_file():
@@ -114,6 +105,7 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 48, say: Say = 
         lacking = [f for f in folders if {r.arm for r in wanted if r.folder.parent == f} - set(timed[f])]
         if not lacking:
             continue
+        # Such a folder gets all times anew: only what was measured together can be compared.
         arms = dict.fromkeys([*(run.arm for run in wanted), *(arm for folder in lacking for arm in timed[folder])])
         say(f"timing {', '.join(arms)} side by side")
         times = _step_times(list(arms), runs[0].config, TokenData.open(runs[0].config.data.path), rounds)
@@ -145,12 +137,6 @@ def _step_times(arms: Sequence[str], config: RunConfig, data: TokenData, rounds:
     from oelm.training.setup import choose_device, model_config
 
     device = choose_device(config.runtime.device, config.training.precision)
-    return compare_step_times(
-        arms,
-        model_config(config, data.vocab_size),
-        config.training,
-        rounds=rounds,
-        device=str(device),
-        compiled=config.runtime.compile,
-        checkpointing=config.runtime.gradient_checkpointing,
-    )
+    how: dict[str, Any] = {"rounds": rounds, "device": str(device), "compiled": config.runtime.compile}
+    how["checkpointing"] = config.runtime.gradient_checkpointing
+    return compare_step_times(arms, model_config(config, data.vocab_size), config.training, **how)
