@@ -335,3 +335,15 @@ def test_pipes_and_devices_are_no_text_files(tmp_path: Path) -> None:
     (tmp_path / "zeros.txt").symlink_to("/dev/zero")
     with pytest.raises(OelmError, match=r"zeros\.txt' is a pipe or a device"):
         find_source([tmp_path / "zeros.txt"])
+
+
+def test_text_with_lone_carriage_returns_is_cut_like_any_other(tmp_path: Path) -> None:
+    paragraphs = [f"Paragraph {i}: " + "a pear and a tree. " * 300 for i in range(60)]
+    for name, end in (("unix", "\n"), ("old", "\r")):
+        (tmp_path / f"{name}.txt").write_bytes((end * 2).join(paragraphs).encode())
+    unix, old = (
+        list(documents(find_source([tmp_path / f"{name}.txt"], validation_fraction=0.3), "train"))
+        for name in ("unix", "old")
+    )
+    assert len(old) == len(unix) > 3
+    assert [text.replace("\r", "\n") for text in old] == unix

@@ -155,12 +155,14 @@ class Comparisons:
 
     def _may_read(self, parent: Path) -> bool:
         """Whether what lies beside runs is ours to read: within the given folders, and plain files."""
+        if not any(parent.is_relative_to(root) for root in self.board.roots):
+            return False
         try:
             for name in BESIDE:
                 require_plain_file(parent / name, 16 * MEGABYTE)
         except OelmError:
             return False
-        return any(parent.is_relative_to(root) for root in self.board.roots)
+        return True
 
     def _update_gaps(self) -> None:
         gaps = {}

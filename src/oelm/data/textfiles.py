@@ -15,6 +15,7 @@ from oelm.errors import OelmError
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 SUFFIXES = (".txt", *TABLES)
 SEPARATOR = "<|endoftext|>"
+_LONE_RETURN = re.compile(r"(?<=\r)(?=[^\n])")
 _HEADING = re.compile(r" = (?!= ).*(?<! =) = *\r?\n?")
 _PACKINGS = {".gz": "gzip", ".zst": "zstd"}
 
@@ -143,7 +144,9 @@ def lines_of(path: Path, limit: int = -1) -> Iterator[str]:
         with _open(path) as stream:
             while raw := stream.readline(limit):
                 number += 1
-                yield decoder.decode(raw)
+                lines = _LONE_RETURN.split(decoder.decode(raw))
+                yield from lines
+                number += len(lines) - 1
             decoder.decode(b"", final=True)  # refuses half a character at the end
     except UnicodeDecodeError as error:
         raise OelmError(f"{path} line {number} is not UTF-8 ({error.reason}); convert the file first") from error

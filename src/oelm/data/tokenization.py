@@ -234,8 +234,11 @@ def _from_file(path: Path) -> "Tokenizer":
 def _download_gpt2() -> Path:
     import huggingface_hub
 
+    cached = huggingface_hub.try_to_load_from_cache(GPT2, "tokenizer.json", revision=GPT2_COMMIT)
+    if isinstance(cached, str):  # needs no network
+        return Path(cached)
     try:
-        unreachable()  # if it is, a copy in the cache still serves
+        unreachable()
         return Path(huggingface_hub.hf_hub_download(GPT2, "tokenizer.json", revision=GPT2_COMMIT))
     except Exception as error:  # the hub's clients raise many unrelated types
         ways = "train one on your own text with --tokenizer bpe:4096, or give a copy: --tokenizer FOLDER"
