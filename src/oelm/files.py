@@ -33,8 +33,7 @@ MENDABLE = {
 _UMASK = os.umask(0)  # it can only be read by setting it
 os.umask(_UMASK)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_PEEK_SECONDS = 0.3
-"""Whoever asks `is_locked` holds the lock for an instant; that must not look like an owner."""
+_PEEK_SECONDS = 0.3  # whoever asks `is_locked` holds the lock for an instant; that must not look like an owner
 
 
 def explain(error: OSError) -> OelmError | None:

@@ -35,19 +35,15 @@ from oelm.records import config_differences, read_config, read_json, read_rows, 
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
 DIVERGED = "diverged"
 """Why a run failed: the loss was no longer a number. Any other reason says nothing of its settings."""
-DEAD = "dead"
-"""Not a stored state: the status says running, but no process holds the folder."""
-UNREADABLE = "unreadable"
-"""Not a stored state either: the folder's files cannot be understood."""
+DEAD = "dead"  # not a stored state: the status says running, but no process holds the folder
+UNREADABLE = "unreadable"  # not a stored state either: the folder's files cannot be understood
 _EXECUTION = ("data", "runtime")
 """Sections of a config that may change where nothing else does: where the same data lie, and how a run is executed."""
 STATES = (QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED)
 SILENT_SECONDS = 900
 """A run on another machine, whose lock may not be visible here, counts as dead after so long without a heartbeat."""
-CLOCK_SKEW_SECONDS = 60
-"""How far the clock of another machine may be ahead of ours."""
-Seals = dict[str, dict[str, Any]]
-"""By the name of a file of rows, what `seal_rows` says of it."""
+CLOCK_SKEW_SECONDS = 60  # how far the clock of another machine may be ahead of ours
+Seals = dict[str, dict[str, Any]]  # by the name of a file of rows, what `seal_rows` says of it
 
 
 def failure(error: BaseException) -> dict[str, str]:

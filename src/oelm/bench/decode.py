@@ -25,8 +25,7 @@ from oelm.models.huggingface import GPTForCausalLM, HFGPTConfig
 from oelm.training.environment import environment, keep_freed_memory
 
 CONTEXTS = (128, 1024, 4096)
-TOKENS = 4
-"""Written in one turn."""
+TOKENS = 4  # written in one turn
 
 
 def bench_decode(

@@ -20,8 +20,7 @@ from oelm.costs.inspection import costs_of
 from oelm.costs.memory import Memory
 from oelm.errors import OelmError
 
-STEPS = 2
-"""The first step makes the optimizer's moments; the second is like all others."""
+STEPS = 2  # the first step makes the optimizer's moments; the second is like all others
 
 
 def memory_of(arm: str, shape: Shape, **options: Any) -> dict[str, float | None]:

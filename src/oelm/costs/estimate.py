@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from oelm.costs.inspection import Costs
 
 STRATEGIES = ("ddp", "fsdp")
-ADAMW_PASSES = 7
-"""Reads of weight, gradient and both moments; writes of weight and both moments."""
+ADAMW_PASSES = 7  # reads of weight, gradient and both moments; writes of weight and both moments
 Rate = Annotated[float, Limit("that is finite and positive", lambda value: 0 < value < math.inf)]
 SHARE = Limit("of at least 0 and at most 1: it is a share", lambda value: 0 <= value <= 1)
 POSITIVE_SHARE = Limit("above 0 and at most 1: it is a share", lambda value: 0 < value <= 1)
@@ -39,14 +38,12 @@ class Machine:
 
     name: str = "a100-80gb"
     peak_flops: Rate = 312e12
-    utilisation: Annotated[float, POSITIVE_SHARE] = 0.4
-    """Share of the peak that a training step reaches in practice."""
+    utilisation: Annotated[float, POSITIVE_SHARE] = 0.4  # share of the peak that a training step reaches in practice
     memory_bytes: Rate = 80e9
     memory_bandwidth: Rate = 2.0e12
     link_bandwidth: Rate = 25e9
     """Bytes per second and direction between the slowest pair of devices that a ring passes through."""
-    overlap: Annotated[float, SHARE] = 1.0
-    """Share of the backward pass behind which communication can hide."""
+    overlap: Annotated[float, SHARE] = 1.0  # share of the backward pass behind which communication can hide
 
     def __post_init__(self) -> None:
         require_valid(self, "machine: ")

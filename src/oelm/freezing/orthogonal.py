@@ -16,8 +16,7 @@ from torch import Generator, Tensor
 
 from oelm.errors import OelmError
 
-PUBLISHED_STD = 0.02
-"""Standard deviation of the study's random arm, whatever the width."""
+PUBLISHED_STD = 0.02  # standard deviation of the study's random arm, whatever the width
 
 
 def head_orthogonal(num_heads: int, head_dim: int, width: int, generator: Generator | None = None) -> Tensor:

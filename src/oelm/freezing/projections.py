@@ -29,8 +29,7 @@ from oelm.errors import OelmError, unknown
 from oelm.freezing.fused import SplitProjection
 from oelm.freezing.spec import Adapters, Part
 
-CONFIG_KEY = "oelm_projections"
-"""Where a saved model's config.json says which projections it has."""
+CONFIG_KEY = "oelm_projections"  # where a saved model's config.json says which projections it has
 QUANT_METHOD = "oelm (import oelm before loading)"
 """What it calls itself to transformers, whose quantizers rebuild a model's modules before its weights are loaded
 (`oelm.models.reload` is one). Without oelm, transformers prints it when it refuses the model."""

@@ -31,8 +31,7 @@ class SiteReport:
     projection: str = "dense"
     adapters: tuple[str, ...] = ()
     adapters_parameters: int = 0
-    thaws: bool = False
-    """Frozen now or at the start, but not for the whole run (`oelm.freezing.schedules`)."""
+    thaws: bool = False  # frozen now or at the start, but not for the whole run (`oelm.freezing.schedules`)
     every: int = 1
     lr: float = 1.0
 

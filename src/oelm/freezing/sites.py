@@ -21,8 +21,7 @@ from oelm.errors import OelmError
 from oelm.freezing.fused import SplitProjection
 from oelm.freezing.structure import Layout, find_layout, is_matrix, probable_layout, refusal
 
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-"""A layer's number within a path."""
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # a layer's number within a path
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,7 @@ class Site:
     unit: float = 1.0
     """The row norm that gives logits of the usual scale; other than 1 for queries of attention that divides no logits
     by √head_dim."""
-    normed: bool = False
-    """Whether a norm follows, which would undo a factor."""
+    normed: bool = False  # whether a norm follows, which would undo a factor
 
     @property
     def stack(self) -> str:

@@ -19,16 +19,11 @@ THAW_ORDERS = ("top-down", "bottom-up")
 class Adapters:
     """Small learned parts on top of a projection. All start as if they were not there."""
 
-    scale: bool = False
-    """One factor per head: how sharp its attention is."""
-    gain: bool = False
-    """One factor per channel."""
-    mix: bool = False
-    """A head_dim × head_dim matrix per head."""
-    rank: int = 0
-    """A learned update of this rank beside the projection's own matrix."""
-    shift: bool = False
-    """A learned blend, per channel, of a token's input with the previous token's."""
+    scale: bool = False  # one factor per head: how sharp its attention is
+    gain: bool = False  # one factor per channel
+    mix: bool = False  # a head_dim × head_dim matrix per head
+    rank: int = 0  # a learned update of this rank beside the projection's own matrix
+    shift: bool = False  # a learned blend, per channel, of a token's input with the previous token's
 
     def __post_init__(self) -> None:
         if self.rank < 0:
@@ -44,18 +39,15 @@ class Adapters:
 class Part:
     """What happens to one role (all queries, all keys, or all FFN matrices) of a model."""
 
-    init: str = "keep"
-    """A row of `oelm.freezing.orthogonal.INITIALISATIONS`; "keep" leaves the model's own weights."""
+    init: str = "keep"  # a row of `oelm.freezing.orthogonal.INITIALISATIONS`; "keep" leaves the model's own weights
     init_pretrained: str | None = None
     """Used instead of `init` when the model's weights were pretrained, so that they are not thrown away."""
     frozen: bool = False
     projection: str = "dense"
     """Or a row of `oelm.freezing.projections.FIXED`: orthonormal without weights and without a matrix product."""
     adapters: Adapters = field(default_factory=Adapters)
-    every: int = 1
-    """Train only at every N-th step; at the others no gradient is computed."""
-    lr: float = 1.0
-    """Learning rate of this role's weights, as a multiple of everybody's."""
+    every: int = 1  # train only at every N-th step; at the others no gradient is computed
+    lr: float = 1.0  # learning rate of this role's weights, as a multiple of everybody's
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -102,8 +94,7 @@ class Thaw:
     """One time for all layers; two: the first layer's and the last one's, the others evenly between; or one each."""
     warmup: int | None = None
     """Steps in which a thawed weight's learning rate rises from 0; by default 100, or a tenth of a shorter run."""
-    refreeze: float | None = None
-    """When everything freezes again."""
+    refreeze: float | None = None  # when everything freezes again
 
     def __post_init__(self) -> None:
         if self.order not in THAW_ORDERS:
@@ -229,5 +220,4 @@ def _is_time(value: float) -> bool:
     return 0 <= value <= 1 or (1 < value < math.inf and value == int(value))
 
 
-RENAMED = {"pieces": "adapters", "pieces_parameters": "adapters_parameters"}
-"""What files of version 0.1 call them."""
+RENAMED = {"pieces": "adapters", "pieces_parameters": "adapters_parameters"}  # what files of version 0.1 call them

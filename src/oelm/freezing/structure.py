@@ -46,10 +46,8 @@ class Layout:
     key: str
     num_heads: str | int
     """The number of query heads, or the attribute that has it; dots reach into it ("config.num_attention_heads")."""
-    num_key_heads: str | int | None = None
-    """The number of key heads, where it differs (grouped-query attention)."""
-    kind: str = "self"
-    """Or "cross": queries see the decoder, keys the encoder."""
+    num_key_heads: str | int | None = None  # the number of key heads, where it differs (grouped-query attention)
+    kind: str = "self"  # or "cross": queries see the decoder, keys the encoder
     divides_logits: bool = True
     """Whether q·k is divided by √head_dim. T5 does not, so its unit-norm queries must be that much smaller."""
     logit_factor: str | None = None

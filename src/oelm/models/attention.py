@@ -24,15 +24,12 @@ class KeyValueCache(Protocol):
 class Context:
     """What every layer is told of the tokens it sees: T new ones among S so far."""
 
-    positions: Tensor
-    """Of the new tokens (B, T), or the same in every row (1, T)."""
-    rotation: tuple[Tensor, Tensor] | None
-    """Cosine and sine (B, 1, T, qk_head_dim / 2), with rotary positions."""
+    positions: Tensor  # of the new tokens (B, T), or the same in every row (1, T)
+    rotation: tuple[Tensor, Tensor] | None  # cosine and sine (B, 1, T, qk_head_dim / 2), with rotary positions
     mask: Tensor | None
     """(B, 1, T, S), or None where plain attention, or one token against everything before it, is right."""
     cache: KeyValueCache | None
-    shared: list[Tensor] | None = None
-    """Probabilities that a layer left for those after it."""
+    shared: list[Tensor] | None = None  # probabilities that a layer left for those after it
 
 
 class CausalSelfAttention(nn.Module):

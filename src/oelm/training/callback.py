@@ -29,8 +29,7 @@ from oelm.freezing.schedules import Rates, Schedule, advance
 from oelm.training.timing import PUBLISHED_WARMUP, StepTimer
 
 STATE_FILE = "trainer_state.json"
-STATE_KEY = "oelm_freeze_report"
-"""Under which the Trainer's own state carries the report into every checkpoint."""
+STATE_KEY = "oelm_freeze_report"  # under which the Trainer's own state carries the report into every checkpoint
 
 
 class FreezeCallback(TrainerCallback):
@@ -40,8 +39,7 @@ class FreezeCallback(TrainerCallback):
         self, method_spec: str | Mapping[str, Any] | Method, *, seed: int | None = None, pretrained: bool | None = None
     ) -> None:
         self.method = method(method_spec)
-        self.seed = seed
-        """Of the frozen projections; default: the Trainer's own seed."""
+        self.seed = seed  # of the frozen projections; default: the Trainer's own seed
         self.pretrained = pretrained
         self.report: FreezeReport = None  # type: ignore[assignment] # until the Trainer is made
         self.timing: dict[str, Any] = {}

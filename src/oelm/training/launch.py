@@ -27,8 +27,7 @@ from oelm.training.environment import usable_cores
 from oelm.training.interruption import STOP_SIGNALS, StopRequest
 from oelm.training.leash import leashed
 
-GRACE_SECONDS = 300
-"""Between a request to stop and the end: a run may be in the middle of a validation."""
+GRACE_SECONDS = 300  # between a request to stop and the end: a run may be in the middle of a validation
 POLL_SECONDS = 0.05
 _LAST_WORDS = (OelmError.exit_code, Unavailable.exit_code, *(128 + number for number in STOP_SIGNALS))
 """Exit codes after which nothing is started again: the process has said why, and would say it again."""

@@ -31,28 +31,22 @@ from oelm.training.objectives import LanguageModelling, Objective
 
 HASHED_BYTES = 4 * 10**9
 DEVICES = "auto, cpu, cuda, cuda:N or mps"
-LONGEST_UNASKED = 512
-"""Tokens per sequence of a model that has room for any number, or for many thousands."""
-CHECKPOINTS_AT_ONCE = 4
-"""best, the last two, and the one being written."""
+LONGEST_UNASKED = 512  # tokens per sequence of a model that has room for any number, or for many thousands
+CHECKPOINTS_AT_ONCE = 4  # best, the last two, and the one being written
 
 Data = TokenData | TaskData
 
 
 @dataclass(frozen=True)
 class Parts:
-    config: RunConfig
-    """Complete: with what only the data could tell."""
+    config: RunConfig  # complete: with what only the data could tell
     data: Data
     objective: Objective
     device: torch.device
-    build_model: Callable[[str | Path | None], nn.Module]
-    """The model with the weights of a folder, or with fresh ones."""
-    start_from: str | None = None
-    """Pretrained weights to start with."""
+    build_model: Callable[[str | Path | None], nn.Module]  # the model with the weights of a folder, or with fresh ones
+    start_from: str | None = None  # pretrained weights to start with
     world: World = ALONE
-    frozen_by: FreezeReport | None = None
-    """What stays frozen of the run that it starts from."""
+    frozen_by: FreezeReport | None = None  # what stays frozen of the run that it starts from
 
     def freeze(self, model: nn.Module, pretrained: bool | None = None) -> FreezeReport:
         if self.frozen_by is not None:
