@@ -25,8 +25,7 @@ class SiteReport:
     init: str
     frozen: bool
     orthonormality_error: float | None
-    hashes: Mapping[str, str]
-    """sha256 of every frozen tensor at this site (weight and, where there is one, bias), by parameter name."""
+    hashes: Mapping[str, str]  # sha256 of every frozen tensor here (weight and, if there is one, bias), by name
     kind: str = "self"
     projection: str = "dense"
     adapters: tuple[str, ...] = ()
@@ -92,7 +91,7 @@ class FreezeReport:
         return cls(
             method=Method.from_dict(values["method"]),
             seed=values["seed"],
-            sites=tuple(_site(site) for site in values["sites"]),
+            sites=tuple(map(_site, values["sites"])),
             total_parameters=values["total_parameters"],
             frozen_parameters=values["frozen_parameters"],
         )
@@ -116,10 +115,9 @@ class FreezeReport:
             )
             for s, (where, what) in zip(self.sites, self.labels, strict=True)
         ]
-        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]
-        ]
+        table = [header, *rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table]
         share = 100 * self.frozen_parameters / self.total_parameters
         totals = (
             f"{self.method.name}: {self.total_parameters:,} parameters, {self.frozen_parameters:,} frozen "

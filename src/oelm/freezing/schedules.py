@@ -17,8 +17,7 @@ from oelm.freezing.spec import Method
 USUAL_STEPS = 100_000  # of a run whose length is not known, as in `oelm train`
 USUAL_WARMUP = 100  # steps of a thawed weight's warm-up, or a tenth of a shorter run
 
-Place = tuple[str, int]
-"""A layer: the stack it is in and its number there. An encoder and a decoder each have a top and a bottom."""
+Place = tuple[str, int]  # a layer: its stack (an encoder, a decoder), and its number there
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,7 @@ class Rates:
     factors: dict[str, float]  # by parameter name; 1 for what is not here
     thawed: dict[str, int]  # the step at which a weight began to train, for those that thaw
     warmup: int
-    pausing: frozenset[str] = frozenset()
-    """Weights that train only every few steps: the optimizer holds them also while they pause."""
+    pausing: frozenset[str] = frozenset()  # train only every few steps; the optimizer holds them all the time
 
     @classmethod
     def of(cls, model: nn.Module, report: FreezeReport, schedule: Schedule) -> "Rates":
@@ -165,9 +163,7 @@ def picture(report: FreezeReport, max_steps: int = USUAL_STEPS, columns: int = 4
 LEGEND = "█ trains   ▒ trains every few steps   · frozen   ○ no weights"
 
 
-def _thaw_steps(
-    method: Method, layers: list[int], max_steps: int, where: str = ""
-) -> tuple[dict[int, int], int | None]:
+def _thaw_steps(method: Method, layers: list[int], max_steps: int, where: str) -> tuple[dict[int, int], int | None]:
     thaw = method.thaw
     if thaw is None:
         return {}, None

@@ -62,9 +62,8 @@ _CONFIG_HEADS = "config.num_attention_heads"
 
 LAYOUTS: dict[str, Layout] = {
     "CausalSelfAttention": Layout("query", "key", "num_heads", num_key_heads="num_key_heads"),  # oelm.models
-    "EsmSelfAttention": Layout(
-        "query", "key", "num_attention_heads"
-    ),  # its factor says 1, but it divides queries before
+    # Its factor says 1, but it divides queries before:
+    "EsmSelfAttention": Layout("query", "key", "num_attention_heads"),
     "GPTNeoSelfAttention": Layout("q_proj", "k_proj", "num_heads", divides_logits=False),
     # Fused, each with its own order of rows:
     "GPT2Attention": _GPT2,
