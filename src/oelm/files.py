@@ -66,13 +66,6 @@ def name_file(error: BaseException, path: Path) -> None:
         error.filename = str(path)
 
 
-def write_in_place(path: Path, content: str) -> None:
-    """Write over a file where it lies. On a full disk this is what can still be said."""
-    with path.open("r+b") as file:
-        file.write(content.encode())
-        file.truncate()
-
-
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 

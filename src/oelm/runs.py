@@ -29,19 +29,16 @@ from typing import Any
 import yaml
 
 from oelm.errors import OelmError, Unavailable
-from oelm.files import exclusive, is_locked, name_file, sync, write_atomically, write_in_place, write_json
+from oelm.files import exclusive, is_locked, name_file, sync, write_atomically, write_json
 from oelm.records import config_differences, read_config, read_json, read_rows, rows_until, seal_rows, seal_text, sealed
 
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
-DIVERGED = "diverged"
-"""Why a run failed: the loss was no longer a number. Any other reason says nothing of its settings."""
+DIVERGED = "diverged"  # why a run failed: the loss was no number any more; other reasons say nothing of its settings
 DEAD = "dead"  # not a stored state: the status says running, but no process holds the folder
 UNREADABLE = "unreadable"  # not a stored state either: the folder's files cannot be understood
-_EXECUTION = ("data", "runtime")
-"""Sections of a config that may change where nothing else does: where the same data lie, and how a run is executed."""
+_EXECUTION = ("data", "runtime")  # sections that may change where nothing else does: where data lie, how it runs
 STATES = (QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED)
-SILENT_SECONDS = 900
-"""A run on another machine, whose lock may not be visible here, counts as dead after so long without a heartbeat."""
+SILENT_SECONDS = 900  # without a heartbeat; then a run elsewhere, whose lock we may not see, counts as dead
 CLOCK_SKEW_SECONDS = 60  # how far the clock of another machine may be ahead of ours
 Seals = dict[str, dict[str, Any]]  # by the name of a file of rows, what `seal_rows` says of it
 
@@ -232,7 +229,9 @@ class RunFolder:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or state == RUNNING:
                 raise
-            write_in_place(self.status_file, json.dumps(status))
+            with self.status_file.open("r+b") as file:  # over it, where it lies: that a full disk still allows
+                file.write(json.dumps(status).encode())
+                file.truncate()
 
     def record(self, file: Path, value: dict[str, Any]) -> None:
         """One of this folder's JSON files, as a whole, with a digest of itself."""

@@ -28,10 +28,7 @@ _RESAMPLES = 2_000
 def interleave(
     steps: Mapping[str, Step], *, rounds: int, warmup: int = 2, watch: Watch = lambda done, total: None
 ) -> dict[str, NDArray[np.float64]]:
-    """Seconds per step of every arm, (rounds,).
-
-    A step must end with the device idle (on a GPU: synchronised), or its time would be somebody else's.
-    """
+    """Seconds per step of every arm, (rounds,). A step must end with the device idle, or its time is another's."""
     names, done = list(steps), 0
     total = len(names) * warmup + (len(names) + 1) * rounds
     seconds: dict[str, list[float]] = {name: [] for name in names}

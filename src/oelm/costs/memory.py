@@ -83,8 +83,7 @@ class Step:
     length: int
     precision: str = "fp32"
     checkpointing: bool = False
-    accumulates: bool = False
-    """Whether gradients are there already while a batch is computed: of other micro-batches, or in DDP's buckets."""
+    accumulates: bool = False  # whether gradients are there already: of other micro-batches, or in DDP's buckets
     cpu: bool = True
 
 

@@ -36,8 +36,7 @@ OBJECTIVES = {
 _OF_FAMILY = {"decoder": "causal", "encoder": "masked", "encoder-decoder": "seq2seq"}
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "data2vec-text")
 """Model types whose positions start after the padding id, so that they have room for fewer tokens than positions."""
-PICKLED = "OELM_PICKLED_WEIGHTS"
-"""Set to 1 to load weights that are no safetensors: unpickling a stranger's file is trusting the stranger."""
+PICKLED = "OELM_PICKLED_WEIGHTS"  # 1: load weights that are no safetensors, trusting whoever pickled them
 
 
 def stock_config(name: str, *, fresh: bool = False, overrides: Mapping[str, Any] | None = None) -> Any:

@@ -49,8 +49,7 @@ class FreezeCallback(TrainerCallback):
         self._schedule: Schedule | None = None
         self._rates: Rates
         self._hooks: list[RemovableHandle] = []
-        self._made: set[str] = set()
-        """Names of parameters that were not there before freezing: pieces, and the parts of GPT-2's fused matrix."""
+        self._made: set[str] = set()  # names of parameters that freezing made: pieces, and parts of a fused matrix
         self._current = 0
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
@@ -161,9 +160,7 @@ class FreezeCallback(TrainerCallback):
         before: dict[str, Tensor] = {}
 
         def remember(*_: Any) -> None:
-            before.update(
-                {name: parameters[name].detach().clone() for name in scaled if parameters[name].grad is not None}
-            )
+            before.update({n: parameters[n].detach().clone() for n in scaled if parameters[n].grad is not None})
 
         def shorten(*_: Any) -> None:
             with torch.no_grad():

@@ -163,10 +163,7 @@ def _point(link: Path, target: Path) -> None:
 
 
 def _prune(folder: Path, newest: Path, keep: int) -> None:
-    """Keep the newest few (a fallback if the last is damaged) and what `best` points at; clear aborted writes.
-
-    Steps beyond the newest are from before a resume that had to pass them over: they are damaged.
-    """
+    """Keep the newest few and the best; clear aborted writes, and later steps, which a resume passed over as broken."""
     steps = _steps(folder)
     best = folder / BEST
     last = int(newest.name.removeprefix("step-"))

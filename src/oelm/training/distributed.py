@@ -28,10 +28,8 @@ from oelm.training.interruption import STOP_SIGNALS, Interrupted
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-PATIENCE = timedelta(minutes=30)
-"""How long processes wait for each other: the first of them may be writing a large checkpoint."""
-MEETING = "OELM_MEETING"
-"""Names the file in which the processes of one machine meet, as `oelm.training.launch` has started them."""
+PATIENCE = timedelta(minutes=30)  # how long they wait for each other: the first may be writing a large checkpoint
+MEETING = "OELM_MEETING"  # names the file in which processes started by `oelm.training.launch` meet
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
 
 

@@ -62,7 +62,8 @@ def launch(
             failures = _run_once(command, config.runtime.nproc, Path(temporary) / f"meeting-{restarts}", stop)
             if not failures:
                 return 0
-            cause = _cause(failures)
+            # The process that failed first; those that only lost it, or were ended by us, come after.
+            cause = min(failures, key=lambda failure: failure.exit_code in (-signal.SIGTERM, PeerLost.exit_code))
             kept = newest_valid(folder.checkpoints)
             place = f"from the checkpoint of step {kept.step}" if kept else "from the start (no checkpoint yet)"
             if stop.signal_number is not None:
@@ -115,9 +116,3 @@ def _environment(nproc: int, meeting: Path) -> dict[str, str]:
         loopback = next(name for _, name in socket.if_nameindex() if name in ("lo", "lo0"))
         defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
     return ours | {name: value for name, value in defaults.items() if name not in os.environ}
-
-
-def _cause(failures: Sequence[Failure]) -> Failure:
-    """The process that failed first; those that only lost it, or were ended by us, come after."""
-    after = (-signal.SIGTERM, PeerLost.exit_code)
-    return min(failures, key=lambda failure: failure.exit_code in after)

@@ -247,10 +247,7 @@ def model_folder(name: str, method_name: str, seed: int) -> str:
 
 
 def frozen_by(folder: str, config: RunConfig) -> FreezeReport | None:
-    """What a checkpoint's run froze, if this run's method is the same one: it stays frozen, bit for bit.
-
-    Any other method takes the weights for pretrained ones, so that `baseline` trains everything.
-    """
+    """What a checkpoint's run froze, if this run has its method; any other takes the weights for pretrained ones."""
     if not (Path(folder) / checkpoints.MANIFEST).is_file():
         return None
     report, chosen = FreezeReport.from_dict(checkpoints.Checkpoint(Path(folder)).freeze), method(config.method)

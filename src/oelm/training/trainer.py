@@ -73,10 +73,7 @@ def train(config: RunConfig, out: str | Path, progress: Progress | None = None) 
 
 
 def finished(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
-    """The result of this training, if the folder has it already; then nobody needs the data any more.
-
-    Without a fingerprint nobody knows whether it is the same training until the data were opened.
-    """
+    """The result of this training, if it is there. Without a fingerprint only the data tell whether it is the same."""
     result = folder.result() if config.data.fingerprint else None
     if result is None or config_differences(folder.config(), config.to_dict()):
         return None
@@ -133,8 +130,13 @@ class Trainer:
         started_at = self.step
         log.info("%s: %s from step %d", self.folder.name, self.config.method_name, started_at)
         try:
-            with StopRequest() as stop:
-                result = self._until_stopped(stop)
+            with StopRequest() as stop, self.world.peers():
+                self._fit(stop)
+                final = self.best if self.settings.score == "best" else self._validate(whole=True)
+                if final is not self.best:
+                    self._keep_predictions()
+                verify_frozen(self.model, self.freeze_report)  # raises if anything frozen has moved
+                result = self.reporter.finish(self.step, final, self.best, self.freeze_report, self.model)
         except Interrupted as interruption:
             log.info("%s", interruption)
             raise
@@ -148,19 +150,6 @@ class Trainer:
         headline = self.objective.headline
         self.reporter.say(FINISHED, self.step, **{key: result["final"][key] for key in ("loss", headline)})
         return result
-
-    def _until_stopped(self, stop: StopRequest) -> dict[str, Any]:
-        try:
-            with self.world.peers():
-                self._fit(stop)
-                final = self.best if self.settings.score == "best" else self._validate(whole=True)
-                if final is not self.best:
-                    self._keep_predictions()
-                verify_frozen(self.model, self.freeze_report)  # raises if anything frozen has moved
-                return self.reporter.finish(self.step, final, self.best, self.freeze_report, self.model)
-        except Interrupted:
-            self.reporter.say(INTERRUPTED, self.step)  # here, where an echo of the request does no harm yet
-            raise
 
     # The loop
 
@@ -184,6 +173,7 @@ class Trainer:
             signal_number = self.world.agreed(stop.signal_number)
             if signal_number is not None:
                 self._save()
+                self.reporter.say(INTERRUPTED, self.step)  # here, where an echo of the request does no harm yet
                 raise Interrupted(signal_number, self.step)
 
     def _wrap(self) -> None:
