@@ -24,11 +24,10 @@ MENDABLE = {
     errno.EACCES: "it may not be written; change its permissions or choose another folder",
     errno.EPERM: "it may not be written; change its permissions or choose another folder",
     errno.EROFS: "the file system is read-only; choose another folder",
-    errno.EEXIST: "a file stands where a folder is needed; choose another folder",
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "a file stands where a folder is needed; choose another folder"),
     errno.EISDIR: "a folder stands where a file is needed; choose another name",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
     errno.EIO: "the disk reports an error; check it or choose another",
-    errno.ENOTDIR: "a file stands where a folder is needed; choose another folder",
 }
 _UMASK = os.umask(0)  # it can only be read by setting it
 os.umask(_UMASK)

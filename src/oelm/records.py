@@ -46,15 +46,6 @@ def seal_text(text: str) -> str:
     return f"{text}# sha256: {digest(text.encode())}\n"
 
 
-def _require_seal(file: Path, text: str) -> None:
-    found = _SEAL_LINE.search(text)
-    if found and found[1] != digest(text[: found.start()].encode()):
-        raise OelmError(
-            f"{file} was changed since it was written (its last line has another digest); "
-            "restore it, or remove that line if the change was meant"
-        )
-
-
 def damaged(problem: str) -> OelmError:
     return OelmError(f"{problem}; restore it from a copy, or delete the run")
 
@@ -166,7 +157,12 @@ def read_config(file: Path) -> dict[str, Any]:
     config = parse_yaml(text, str(file))
     if not isinstance(config, dict):
         raise OelmError(f"{file} holds {type(config).__name__}, not a mapping of settings")
-    _require_seal(file, text)
+    found = _SEAL_LINE.search(text)
+    if found and found[1] != digest(text[: found.start()].encode()):
+        raise OelmError(
+            f"{file} was changed since it was written (its last line has another digest); "
+            "restore it, or remove that line if the change was meant"
+        )
     _require_plain(file, config)
     sections = {name: config.get(name) or {} for name in ("model", "data", "training", "runtime")}
     if isinstance(sections["model"], dict):

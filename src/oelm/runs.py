@@ -109,8 +109,7 @@ class RunFolder:
         there = self.config() if self.config_file.is_file() else None
         ours = all(owner in (None, _this_process()) for owner in (self.holder(), self.claimant()))
         if there is not None and (self.started or not ours):
-            differences = config_differences(there, config)
-            if differences:
+            if differences := config_differences(there, config):
                 raise OelmError(
                     f"{self.path} holds a run of another config ({'; '.join(differences[:4])}); "
                     "choose another --out, or 'oelm resume' to go on with the old one"
@@ -178,8 +177,7 @@ class RunFolder:
 
     def status(self) -> dict[str, Any]:
         """status.json and who trains here, with the state corrected to `dead` if it claims to run and nobody does."""
-        status = self._stored_status()
-        holder = self.holder()
+        status, holder = self._stored_status(), self.holder()
         if status["state"] == RUNNING and holder is None:
             status["state"] = DEAD
         return {**status, **(holder or {})}
@@ -256,10 +254,7 @@ class RunFolder:
         return seals
 
     def truncate_records(self, step: int, seals: Seals | None = None) -> None:
-        """Forget what was recorded after `step`: a resumed run writes those rows again.
-
-        What a checkpoint has sealed must still be there as it was. Checkpoints of before have no `seals`.
-        """
+        """Forget rows after `step`, which a resumed run writes again; what a checkpoint sealed must still be there."""
         for file in self._row_files:
             kept = rows_until(file, step, seals and seals.get(file.name))
             if file.exists() and kept != file.read_bytes():

@@ -32,9 +32,9 @@ def memory_of(arm: str, shape: Shape, **options: Any) -> dict[str, float | None]
 
 
 def predicted_memory(arm: str, shape: Shape, checkpointing: bool = False) -> Memory:
-    costs = costs_of(shape.model(), arm, batch_size=shape.batch, gradient_checkpointing=checkpointing)
-    assert costs.memory is not None  # our GPT has a formula
-    return costs.memory
+    found = costs_of(shape.model(), arm, batch_size=shape.batch, gradient_checkpointing=checkpointing).memory
+    assert found is not None  # our GPT has a formula
+    return found
 
 
 def measured_memory(arm: str, shape: Shape, **options: Any) -> float:

@@ -126,8 +126,7 @@ def estimate(job: Job, machine: Machine) -> dict[str, Any]:
 
 def _one(job: Job, machine: Machine) -> dict[str, Any]:
     costs = _costs(replace(job, strategy=STRATEGIES[0]))  # the same for both
-    memory = _memory(job, costs)
-    traffic = _traffic(job, costs)
+    memory, traffic = _memory(job, costs), _traffic(job, costs)
     seconds = _seconds(job, machine, costs, traffic)
     tokens = job.batch * costs.sequence_length * job.gpus
     return {

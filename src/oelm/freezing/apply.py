@@ -298,12 +298,9 @@ def _treat(model: nn.Module, site: Site, part: Part, init: str, generator: Gener
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(False)
             hashes[name] = "" if tensor.is_meta else tensor_hash(tensor)
+    where = (site.path, site.role, site.layer, site.num_heads, (rows, width))
     return SiteReport(
-        site.path,
-        site.role,
-        site.layer,
-        site.num_heads,
-        (rows, width),
+        *where,
         init if part.projection == "dense" else part.projection,
         frozen,
         None if weight.is_meta else _error(site.module(model), site, unit),

@@ -95,10 +95,6 @@ def _select(module: Any, x: Tensor) -> Tensor:
     return x if module.in_features == module.out_features else _shuffle(module, x)
 
 
-def _flip(module: Any, x: Tensor) -> Tensor:
-    return _select(module, x) * module.signs
-
-
 def _hadamard(module: Any, x: Tensor) -> Tensor:
     """Shuffle, flip signs, then a fast Walsh–Hadamard transform in every head: d·log d additions, no products."""
     heads = (_shuffle(module, x) * module.signs).unflatten(-1, (module.num_heads, -1))
@@ -115,7 +111,7 @@ def _hadamard(module: Any, x: Tensor) -> Tensor:
 FIXED: dict[str, tuple[Callable[[Any, Tensor], Tensor], tuple[str, ...]]] = {
     "identity": (_select, ()),
     "permutation": (_shuffle, ("order",)),
-    "signs": (_flip, ("signs",)),
+    "signs": (lambda module, x: _select(module, x) * module.signs, ("signs",)),
     "hadamard": (_hadamard, ("order", "signs")),
 }
 """Every free projection by the name a method uses, and what it draws. A new one is a function above and a row here."""

@@ -12,10 +12,7 @@ from oelm.freezing.spec import RENAMED, Method
 
 @dataclass(frozen=True)
 class SiteReport:
-    """One query, key or FFN matrix after freezing. Without weights (meta device) there is no error and no hash.
-
-    Rows that must be shorter than 1 (T5's queries) are judged at the length they must have.
-    """
+    """One query, key or FFN matrix after freezing. Without weights (meta device) there is no error and no hash."""
 
     path: str
     role: str
@@ -24,7 +21,7 @@ class SiteReport:
     shape: tuple[int, int]
     init: str
     frozen: bool
-    orthonormality_error: float | None
+    orthonormality_error: float | None  # of rows that must be shorter than 1 (T5's queries), at that length
     hashes: Mapping[str, str]  # sha256 of every frozen tensor here (weight and, if there is one, bias), by name
     kind: str = "self"
     projection: str = "dense"

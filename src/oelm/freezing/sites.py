@@ -171,11 +171,10 @@ def _attention(model: nn.Module) -> Iterator[tuple[str, nn.Module, Layout]]:
 
 def ffn_sites(model: nn.Module) -> list[Site]:
     """Every feed-forward matrix inside a numbered layer, in the order of the model's modules."""
-    stacked = next((name for name, p in model.named_parameters() if p.ndim == 3 and "experts" in name), None)
-    if stacked:
+    if stacked := next((name for name, p in model.named_parameters() if p.ndim == 3 and "experts" in name), None):
         raise OelmError(f"{stacked} holds all experts in one tensor; a method can freeze FFN matrices only")
     return [
-        Site(f"{path}.{name}", "ffn", _layer(path), num_heads=1, kind="ffn")
+        Site(f"{path}.{name}", "ffn", place(path)[1] or 0, num_heads=1, kind="ffn")
         for path, module in model.named_modules()
         if place(path)[1] is not None
         for name in next((names for names in FFN if all(is_matrix(module, name) for name in names)), ())
@@ -195,13 +194,8 @@ def place(path: str) -> tuple[str, int | None]:
     return (path[: max(0, found.start() - 2)], int(found[0])) if found else ("", None)
 
 
-def _layer(path: str) -> int:
-    return place(path)[1] or 0
-
-
 def _sites_of(path: str, module: nn.Module, layout: Layout) -> list[Site]:
-    layer = _layer(path)
-    heads, key_heads = layout.heads(module)
+    layer, (heads, key_heads) = place(path)[1] or 0, layout.heads(module)
     prefix = f"{path}." if path else ""
     q_normed, k_normed = (_has_norm(module, role) for role in ("query", "key"))
     unit = 1.0 if q_normed else _unit(module, layout, heads)

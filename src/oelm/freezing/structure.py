@@ -95,8 +95,7 @@ def find_layout(path: str, module: nn.Module) -> Layout | str | None:
             continue
         if not _is_projection(v):
             return f"has no {value!r}: its keys are values as well"
-        further = [n for n, child in module.named_children() if re.search(r"(query|key)_global|\w2e_query", n)]
-        if further:
+        if further := [n for n, child in module.named_children() if re.search(r"(query|key)_global|\w2e_query", n)]:
             return f"has other queries and keys beside them ({', '.join(further)})"
         rows, key_rows = int(q.out_features), int(k.out_features)  # type: ignore[union-attr]
         size = next((n for name in HEAD_SIZES if isinstance(n := getattr(module, name, None), int) and n > 0), None)
@@ -136,8 +135,7 @@ def probable_layout(module: nn.Module) -> str | None:
     count = next((n for n in HEAD_COUNTS if isinstance(getattr(module, n, None), int)), None)
     config = getattr(module, "config", None)
     count = count or next((f"config.{n}" for n in _IN_CONFIG if hasattr(config, n)), "num_heads")
-    fused = next((child for child in linears if child in FUSED or "qkv" in child.lower()), None)
-    if fused:
+    if fused := next((child for child in linears if child in FUSED or "qkv" in child.lower()), None):
         return (
             f'probably oelm.register_sites("{name}", Layout("{fused}.query", "{fused}.key", "{count}", '
             f'fused={{"{fused}": ("query", "key", "value")}})), with groups="{count}" if heads take turns in its rows'

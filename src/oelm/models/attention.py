@@ -118,9 +118,8 @@ def attention_weights(model: nn.Module, input_ids: Tensor) -> list[Tensor]:
     """Every layer's weights (B, H, T, T) while our GPT reads input_ids (B, T); switch the model to `eval()` before."""
     found: list[Tensor] = []
     layers: Any = [module for module in model.modules() if hasattr(module, "attention_flops")]
-    hooks = [
-        layer.register_forward_pre_hook(lambda module, given: found.append(module.weights(*given))) for layer in layers
-    ]
+    keep: Any = lambda module, given: found.append(module.weights(*given))  # noqa: E731
+    hooks = [layer.register_forward_pre_hook(keep) for layer in layers]
     try:
         model(input_ids)
     finally:

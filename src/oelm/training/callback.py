@@ -75,7 +75,7 @@ class FreezeCallback(TrainerCallback):
         parameters = dict(self._model.named_parameters())
         self._require_optimizer(optimizer, parameters)
         self._follow_schedule(state.global_step + 1, state)
-        self._verify(model)
+        verify_frozen(_unwrapped(model), self.report)
         self._scale_updates(optimizer, parameters)
         self._timer = StepTimer(args.device, min(PUBLISHED_WARMUP, max(0, state.max_steps) // 10))
 
@@ -88,7 +88,7 @@ class FreezeCallback(TrainerCallback):
         self._step.close()
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        self._verify(model)
+        verify_frozen(_unwrapped(model), self.report)
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self._remove_hooks()
@@ -97,7 +97,7 @@ class FreezeCallback(TrainerCallback):
             best = TrainerState.load_from_json(str(best_state))
             self._take_report(best)
             self._follow_schedule(best.global_step, best)
-        self._verify(model)
+        verify_frozen(_unwrapped(model), self.report)
         statistics = {k: v for k, v in self._timer.statistics().items() if not k.endswith("_share")}  # no phases here
         self.timing = {
             "model_type": self.method.name,
@@ -148,10 +148,7 @@ class FreezeCallback(TrainerCallback):
             )
 
     def _scale_updates(self, optimizer: Any, parameters: dict[str, nn.Parameter]) -> None:
-        """Learning rates of a method's own, whatever optimizer and scheduler the Trainer has.
-
-        A step of AdamW is proportional to its learning rate, so a factor on the rate is a factor on the step.
-        """
+        """A method's own learning rates: AdamW's step is proportional to its rate, so a factor on that is one on it."""
         self._remove_hooks()
         rates, keys = self._rates, {name: self._rates.key(name) for name in parameters}
         scaled = {name: key for name, key in keys.items() if key != (1.0, 0)}
@@ -175,9 +172,6 @@ class FreezeCallback(TrainerCallback):
     def _remove_hooks(self) -> None:
         while self._hooks:
             self._hooks.pop().remove()
-
-    def _verify(self, model: nn.Module) -> None:
-        verify_frozen(_unwrapped(model), self.report)
 
 
 def _require_unused_allowed(args: Any, model: Any) -> None:

@@ -149,15 +149,13 @@ class TrainingSection(Section):
         """With the number of steps that `epochs` amount to; one that is given already must be the same."""
         if self.max_steps not in (None, steps):
             raise OelmError(
-                f"epochs {self.epochs:g} are {steps} steps of this data, but max_steps is {self.max_steps}; "
-                "give only one of them"
+                f"epochs {self.epochs:g} are {steps} steps of this data, but max_steps is {self.max_steps}; give one"
             )
         try:
             return TrainingSection.model_validate({**self.model_dump(), "max_steps": steps})
         except ValidationError as error:
-            raise OelmError(
-                f"epochs {self.epochs:g} are {steps} steps of this data: {one_line(error, TrainingSection)}"
-            ) from None
+            wrong = one_line(error, TrainingSection)
+            raise OelmError(f"epochs {self.epochs:g} are {steps} steps of this data: {wrong}") from None
 
 
 ADDED_LATER = ("schedule", "warmup_ratio", "decay", "eval_precision", "score", "segments")
@@ -174,10 +172,8 @@ class RuntimeSection(Section):
     strategy: Literal["ddp", "fsdp"] = setting("ddp", "of several processes: ddp (a copy each) or fsdp (a shard each)")
     gradient_checkpointing: bool = setting(False, "less memory, about a third more computation, the same result")
     sample: str | None = setting(None, "a prompt: at every validation keep what the model writes after it")
-    trackers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
-        default_factory=list,
-        description="trackers: tensorboard, wandb, mlflow or trackio, repeatable; default: none",
-        json_schema_extra={"flags": ["--track", "--report-to"]},
+    trackers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = setting(
+        [], "trackers: tensorboard, wandb, mlflow or trackio, repeatable; default: none", "--track", "--report-to"
     )
 
 

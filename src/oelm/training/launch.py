@@ -12,8 +12,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -33,10 +33,7 @@ _LAST_WORDS = (OelmError.exit_code, Unavailable.exit_code, *(128 + number for nu
 """Exit codes after which nothing is started again: the process has said why, and would say it again."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A process that did not finish."""
-
+class Failure(NamedTuple):  # a process that did not finish
     rank: int
     pid: int
     exit_code: int

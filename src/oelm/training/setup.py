@@ -175,10 +175,7 @@ def model_config(config: RunConfig, vocab_size: int) -> GPTConfig:
     gpt = GPTConfig.of_size(config.model.size, **{"vocab_size": vocab_size, **config.model.overrides})
     gpt = gpt.with_architecture(method(config.method).architecture)
     if gpt.vocab_size < vocab_size:
-        raise OelmError(
-            f"vocab_size {gpt.vocab_size} is smaller than the tokenizer's {vocab_size}; "
-            f"leave it out or give at least {vocab_size}"
-        )
+        raise OelmError(f"vocab_size {gpt.vocab_size} is smaller than the tokenizer's {vocab_size}; leave it out")
     return gpt
 
 
@@ -254,10 +251,7 @@ def frozen_by(folder: str, config: RunConfig) -> FreezeReport | None:
     if chosen.to_dict() == report.method.to_dict() and not chosen.moves:
         return report
     if described_in(folder):
-        raise OelmError(
-            f"{folder} has projections that only its own method knows; use --method {report.method.name}, "
-            f"not {chosen.name}"
-        )
+        raise OelmError(f"{folder} has projections that only its own method knows; use --method {report.method.name}")
     return None
 
 

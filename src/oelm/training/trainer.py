@@ -98,8 +98,7 @@ class Trainer:
         checkpoint = checkpoints.newest_valid(folder.checkpoints, log.warning)
         self.world.require_same({"checkpoint": checkpoint.step if checkpoint else None})
         weights = checkpoint.path if checkpoint else parts.start_from
-        reading = checkpoint.being_read() if checkpoint else nullcontext()
-        with reading:
+        with checkpoint.being_read() if checkpoint else nullcontext():
             self.model: nn.Module = parts.build_model(weights).to(self.world.home(self.device))
         if checkpoint is None:
             report = parts.freeze(self.model, pretrained=parts.start_from is not None)
@@ -107,7 +106,11 @@ class Trainer:
             folder.truncate_records(-1)
         else:
             with checkpoint.being_read():
-                self._require_same_run(checkpoint)
+                if differences := config_differences(checkpoint.state["config"], self.config.to_dict()):
+                    raise OelmError(
+                        f"{checkpoint.path} was written with another config ({'; '.join(differences[:4])}); "
+                        "restore config.yaml, or start a new run"
+                    )
                 self.freeze_report = FreezeReport.from_dict(checkpoint.freeze)
                 freeze_from_report(self.model, self.freeze_report)
         folder.record(folder.freeze_file, self.freeze_report.to_dict())
@@ -147,8 +150,7 @@ class Trainer:
             raise
         finally:
             self.reporter.trackers.close()
-        headline = self.objective.headline
-        self.reporter.say(FINISHED, self.step, **{key: result["final"][key] for key in ("loss", headline)})
+        self.reporter.say(FINISHED, self.step, **{k: result["final"][k] for k in ("loss", self.objective.headline)})
         return result
 
     # The loop
@@ -170,8 +172,7 @@ class Trainer:
             improved = (self.step % eval_every == 0 or last) and self._validate_on_the_way()
             if improved or self.step % checkpoint_every == 0 or last:
                 self._save(best=improved)
-            signal_number = self.world.agreed(stop.signal_number)
-            if signal_number is not None:
+            if (signal_number := self.world.agreed(stop.signal_number)) is not None:
                 self._save()
                 self.reporter.say(INTERRUPTED, self.step)  # here, where an echo of the request does no harm yet
                 raise Interrupted(signal_number, self.step)
@@ -284,14 +285,6 @@ class Trainer:
             tokenizer=self.data.tokenizer_path,
             best=best,
         )
-
-    def _require_same_run(self, checkpoint: Checkpoint) -> None:
-        differences = config_differences(checkpoint.state["config"], self.config.to_dict())
-        if differences:
-            raise OelmError(
-                f"{checkpoint.path} was written with another config ({'; '.join(differences[:4])}); "
-                "restore config.yaml, or start a new run"
-            )
 
     def _load_progress(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
