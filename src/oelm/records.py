@@ -77,10 +77,7 @@ def read_json(file: Path, *required: str) -> dict[str, Any] | None:
 
 
 def read_rows(file: Path, *required: str, having: bytes = b"", last_bytes: int | None = None) -> list[dict[str, Any]]:
-    """Every row of a JSONL file. Only a torn last line is passed over: its writer was killed.
-
-    `having` leaves out lines without these bytes; `last_bytes` reads the end of the file only.
-    """
+    """Rows of a JSONL file but a torn last one; `having`: lines with these bytes only; `last_bytes`: its end only."""
     content = read_bytes(file, last_bytes) or b""
     if last_bytes is not None:
         content = content.partition(b"\n")[2]  # the first line begins anywhere
