@@ -24,17 +24,15 @@ MENDABLE = {
     errno.EACCES: "it may not be written; change its permissions or choose another folder",
     errno.EPERM: "it may not be written; change its permissions or choose another folder",
     errno.EROFS: "the file system is read-only; choose another folder",
-    errno.EEXIST: "a file stands where a folder is needed; choose another folder",
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "a file stands where a folder is needed; choose another folder"),
     errno.EISDIR: "a folder stands where a file is needed; choose another name",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
     errno.EIO: "the disk reports an error; check it or choose another",
-    errno.ENOTDIR: "a file stands where a folder is needed; choose another folder",
 }
 _UMASK = os.umask(0)  # it can only be read by setting it
 os.umask(_UMASK)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_PEEK_SECONDS = 0.3
-"""Whoever asks `is_locked` holds the lock for an instant; that must not look like an owner."""
+_PEEK_SECONDS = 0.3  # whoever asks `is_locked` holds the lock for an instant; that must not look like an owner
 
 
 def explain(error: OSError) -> OelmError | None:
@@ -65,13 +63,6 @@ def name_file(error: BaseException, path: Path) -> None:
     """Say which file it was: the error of a full disk comes from a write, which knows no names."""
     if isinstance(error, OSError) and error.errno is not None:
         error.filename = str(path)
-
-
-def write_in_place(path: Path, content: str) -> None:
-    """Write over a file where it lies. On a full disk this is what can still be said."""
-    with path.open("r+b") as file:
-        file.write(content.encode())
-        file.truncate()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -12,10 +12,7 @@ from urllib.request import getproxies
 
 @cache
 def unreachable() -> str | None:
-    """Why the hub cannot be reached; None if it can, or if only a proxy could tell.
-
-    If it cannot, its libraries are told so: they then take what they have kept, or fail at once.
-    """
+    """Why the hub cannot be reached; None if it can, or if only a proxy could tell."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE or getproxies():
@@ -25,7 +22,7 @@ def unreachable() -> str | None:
         with socket.create_connection((address.hostname or "", address.port or 443), timeout=3):
             return None
     except OSError as error:
-        os.environ["HF_HUB_OFFLINE"] = "1"
+        os.environ["HF_HUB_OFFLINE"] = "1"  # its libraries then take what they have kept, or fail at once
         constants.HF_HUB_OFFLINE = True
         if "datasets" in sys.modules:
             sys.modules["datasets"].config.HF_HUB_OFFLINE = True
@@ -36,7 +33,10 @@ def reason(error: Exception, name: str | Path = "") -> str:
     """Why something could not be had, in a few words; what is a file or folder was not asked of the hub."""
     here = bool(name) and Path(name).exists()
     words = textwrap.shorten(str(error), 160, placeholder=" …") or type(error).__name__
-    return (None if here else unreachable()) or _refusal(error) or words
+    cause: BaseException | None = error  # what the hub itself said is below the errors that other libraries made of it
+    while cause is not None and type(cause).__name__ not in _REFUSALS:
+        cause = cause.__cause__ or cause.__context__
+    return (None if here else unreachable()) or _REFUSALS.get(type(cause).__name__) or words
 
 
 _REFUSALS = {
@@ -44,10 +44,3 @@ _REFUSALS = {
     "RepositoryNotFoundError": "there is none of this name, or it is private: 'hf auth login'",
     "RevisionNotFoundError": "it has no such revision",
 }
-
-
-def _refusal(error: BaseException | None) -> str | None:
-    """What the hub itself said, below the errors that other libraries made of it."""
-    while error is not None and type(error).__name__ not in _REFUSALS:
-        error = error.__cause__ or error.__context__
-    return _REFUSALS[type(error).__name__] if error else None

@@ -18,8 +18,7 @@ from oelm.training.config import RunConfig
 if TYPE_CHECKING:
     from oelm.training.reporting import Progress
 
-Runs = str | Path | Iterable[str | Path | Mapping[str, Any]]
-"""A folder, several, or rows of `load_runs`."""
+Runs = str | Path | Iterable[str | Path | Mapping[str, Any]]  # a folder, several, or rows of `load_runs`
 
 
 def train(

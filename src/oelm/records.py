@@ -46,15 +46,6 @@ def seal_text(text: str) -> str:
     return f"{text}# sha256: {digest(text.encode())}\n"
 
 
-def _require_seal(file: Path, text: str) -> None:
-    found = _SEAL_LINE.search(text)
-    if found and found[1] != digest(text[: found.start()].encode()):
-        raise OelmError(
-            f"{file} was changed since it was written (its last line has another digest); "
-            "restore it, or remove that line if the change was meant"
-        )
-
-
 def damaged(problem: str) -> OelmError:
     return OelmError(f"{problem}; restore it from a copy, or delete the run")
 
@@ -86,10 +77,7 @@ def read_json(file: Path, *required: str) -> dict[str, Any] | None:
 
 
 def read_rows(file: Path, *required: str, having: bytes = b"", last_bytes: int | None = None) -> list[dict[str, Any]]:
-    """Every row of a JSONL file. Only a torn last line is passed over: its writer was killed.
-
-    `having` leaves out lines without these bytes; `last_bytes` reads the end of the file only.
-    """
+    """Rows of a JSONL file but a torn last one; `having`: lines with these bytes only; `last_bytes`: its end only."""
     content = read_bytes(file, last_bytes) or b""
     if last_bytes is not None:
         content = content.partition(b"\n")[2]  # the first line begins anywhere
@@ -166,7 +154,12 @@ def read_config(file: Path) -> dict[str, Any]:
     config = parse_yaml(text, str(file))
     if not isinstance(config, dict):
         raise OelmError(f"{file} holds {type(config).__name__}, not a mapping of settings")
-    _require_seal(file, text)
+    found = _SEAL_LINE.search(text)
+    if found and found[1] != digest(text[: found.start()].encode()):
+        raise OelmError(
+            f"{file} was changed since it was written (its last line has another digest); "
+            "restore it, or remove that line if the change was meant"
+        )
     _require_plain(file, config)
     sections = {name: config.get(name) or {} for name in ("model", "data", "training", "runtime")}
     if isinstance(sections["model"], dict):

@@ -29,25 +29,18 @@ from typing import Any
 import yaml
 
 from oelm.errors import OelmError, Unavailable
-from oelm.files import exclusive, is_locked, name_file, sync, write_atomically, write_in_place, write_json
+from oelm.files import exclusive, is_locked, name_file, sync, write_atomically, write_json
 from oelm.records import config_differences, read_config, read_json, read_rows, rows_until, seal_rows, seal_text, sealed
 
 QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED = "queued", "running", "interrupted", "failed", "finished"
-DIVERGED = "diverged"
-"""Why a run failed: the loss was no longer a number. Any other reason says nothing of its settings."""
-DEAD = "dead"
-"""Not a stored state: the status says running, but no process holds the folder."""
-UNREADABLE = "unreadable"
-"""Not a stored state either: the folder's files cannot be understood."""
-_EXECUTION = ("data", "runtime")
-"""Sections of a config that may change where nothing else does: where the same data lie, and how a run is executed."""
+DIVERGED = "diverged"  # why a run failed: the loss was no number any more; other reasons say nothing of its settings
+DEAD = "dead"  # not a stored state: the status says running, but no process holds the folder
+UNREADABLE = "unreadable"  # not a stored state either: the folder's files cannot be understood
+_EXECUTION = ("data", "runtime")  # sections that may change where nothing else does: where data lie, how it runs
 STATES = (QUEUED, RUNNING, INTERRUPTED, FAILED, FINISHED)
-SILENT_SECONDS = 900
-"""A run on another machine, whose lock may not be visible here, counts as dead after so long without a heartbeat."""
-CLOCK_SKEW_SECONDS = 60
-"""How far the clock of another machine may be ahead of ours."""
-Seals = dict[str, dict[str, Any]]
-"""By the name of a file of rows, what `seal_rows` says of it."""
+SILENT_SECONDS = 900  # without a heartbeat; then a run elsewhere, whose lock we may not see, counts as dead
+CLOCK_SKEW_SECONDS = 60  # how far the clock of another machine may be ahead of ours
+Seals = dict[str, dict[str, Any]]  # by the name of a file of rows, what `seal_rows` says of it
 
 
 def failure(error: BaseException) -> dict[str, str]:
@@ -116,8 +109,7 @@ class RunFolder:
         there = self.config() if self.config_file.is_file() else None
         ours = all(owner in (None, _this_process()) for owner in (self.holder(), self.claimant()))
         if there is not None and (self.started or not ours):
-            differences = config_differences(there, config)
-            if differences:
+            if differences := config_differences(there, config):
                 raise OelmError(
                     f"{self.path} holds a run of another config ({'; '.join(differences[:4])}); "
                     "choose another --out, or 'oelm resume' to go on with the old one"
@@ -185,8 +177,7 @@ class RunFolder:
 
     def status(self) -> dict[str, Any]:
         """status.json and who trains here, with the state corrected to `dead` if it claims to run and nobody does."""
-        status = self._stored_status()
-        holder = self.holder()
+        status, holder = self._stored_status(), self.holder()
         if status["state"] == RUNNING and holder is None:
             status["state"] = DEAD
         return {**status, **(holder or {})}
@@ -236,7 +227,9 @@ class RunFolder:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or state == RUNNING:
                 raise
-            write_in_place(self.status_file, json.dumps(status))
+            with self.status_file.open("r+b") as file:  # over it, where it lies: that a full disk still allows
+                file.write(json.dumps(status).encode())
+                file.truncate()
 
     def record(self, file: Path, value: dict[str, Any]) -> None:
         """One of this folder's JSON files, as a whole, with a digest of itself."""
@@ -261,10 +254,7 @@ class RunFolder:
         return seals
 
     def truncate_records(self, step: int, seals: Seals | None = None) -> None:
-        """Forget what was recorded after `step`: a resumed run writes those rows again.
-
-        What a checkpoint has sealed must still be there as it was. Checkpoints of before have no `seals`.
-        """
+        """Forget rows after `step`, which a resumed run writes again; what a checkpoint sealed must still be there."""
         for file in self._row_files:
             kept = rows_until(file, step, seals and seals.get(file.name))
             if file.exists() and kept != file.read_bytes():

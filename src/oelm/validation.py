@@ -19,8 +19,6 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from oelm.errors import OelmError, unknown
 
 _WORDS = {str: "a name", bool: "true or false", int: "a whole number", float: "a number", tuple: "a list"}
-
-
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?inf|nan")
 
 
@@ -33,6 +31,12 @@ def plain_number(text: str) -> int | float | None:
     if not _NUMBER.fullmatch(text):
         return None
     return int(text) if re.fullmatch(r"[-+]?[0-9]{1,300}", text) else float(text)
+
+
+def number_in(value: Any) -> Any:
+    """YAML reads 3e-4 (no dot) as text; people mean the number. Anything else stays as it is."""
+    number = plain_number(value) if isinstance(value, str) else None
+    return value if number is None else number
 
 
 TOKENS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}

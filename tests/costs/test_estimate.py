@@ -73,10 +73,13 @@ def test_a_machine_is_read_from_a_file_and_changed_by_flags(tmp_path):
     ("text", "words"),
     [
         ("peek_flops: 1", "did you mean 'peak_flops'"),
-        ("utilisation: 2", "utilisation is 2; it must be a number above 0 and at most 1: it is a share"),
-        ("peak_flops: fast", "peak_flops is 'fast'"),
-        ("peak_flops: 0", "peak_flops is 0; it must be a number that is finite and positive"),
-        ("peak_flops: .inf", "peak_flops is inf; it must be a number that is finite"),
+        (
+            "utilisation: 2",
+            "utilisation of machine .*m.yaml is 2; it must be a number above 0 and at most 1: it is a share",
+        ),
+        ("peak_flops: fast", "peak_flops of machine .*m.yaml is 'fast'"),
+        ("peak_flops: 0", "peak_flops of machine .*m.yaml is 0; it must be a number that is finite and positive"),
+        ("peak_flops: .inf", "peak_flops of machine .*m.yaml is inf; it must be a number that is finite"),
         ("- 1", "holds list"),
         ("a: [", "cannot be read"),
     ],

@@ -81,7 +81,10 @@ def test_a_method_can_be_given_as_a_mapping():
             {"name": "mine", "query": {"projection": "permutation"}},
             "projection permutation has no weights, so it never trains; say frozen: true",
         ),
-        ("oelm_freeze+orthogonal", "orthogonal of method 'oelm_freeze' says how .* that train begin, but none of them"),
+        (
+            "oelm_freeze+orthogonal",
+            "orthogonal of method 'oelm_freeze' says how .* that train begin, but both are frozen",
+        ),
         ({"name": "oelm_freeze"}, r"'oelm_freeze' is a named one, but its fields here say something else"),
         ({"name": "oelm_v2", "layer_lr": 0.9}, "give yours another name"),
         (

@@ -475,7 +475,10 @@ def test_without_restarts_the_job_ends_and_says_who_was_killed(config, tmp_path,
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(config):
-    for nproc, message in ((3, "batch_size 4 is not divisible by 3 processes; use 3 or 6"), (8, "8 processes cannot")):
+    for nproc, message in (
+        (3, "batch_size 4 is not divisible by 3 processes; use 3 or 6"),
+        (8, "by 8 processes; use 8, or another --nproc"),
+    ):
         run = within(config(), "ddp", nproc)
         with pytest.raises(OelmError, match=message):
             setup.prepare(run, RunFolder("nowhere"), planned_world(run))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from oelm.analysis.compare.arms import Arm, Comparison, Run
+from oelm.analysis.compare.arms import Arm, Comparison
 from oelm.analysis.compare.comparison import place_of
 from oelm.analysis.compare.record import gap_of
 from oelm.analysis.compare.results import Loaded
@@ -71,10 +71,6 @@ class Advice:
         return {**asdict(self), "method": self.method}
 
 
-def task_of(comparison: Comparison) -> str:
-    return CLASSIFICATION if comparison.metric.gap_in_points else LANGUAGE_MODELLING
-
-
 def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
     """Judge every freezing method that was measured with models of this kind at this task."""
     evidence: list[Evidence] = []
@@ -82,9 +78,9 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
     names: dict[str, str] = {}
     left_out, unproven = [], set()
     failed = [run for run in loaded.incomplete if run.state == FAILED]
-    for comparison in loaded.comparisons:
-        if (comparison.family, task_of(comparison)) != (kind, task):
-            continue
+    in_points = task == CLASSIFICATION
+    asked = [c for c in loaded.comparisons if c.family == kind and c.metric.gap_in_points == in_points]
+    for comparison in asked:
         for arm in (arm for arm in comparison.arms if arm.made.freezes):
             broken = [run.name for run in failed if run.arm_key == arm.runs[0].arm_key]
             name = _name(arm, names)
@@ -95,8 +91,11 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
                 continue
             evidence.append(_evidence(comparison, arm, name, budget))
             methods.setdefault(name, _in_fractions(arm))
-    for run in _without_an_arm(loaded, failed, kind, task):
-        if known := names.get(run.method_key):
+    for run in failed:
+        beside = [r for c in asked if place_of(c.runs[0]) == place_of(run) for r in c.runs]
+        known = names.get(run.method_key)
+        # Where others came to their end, it failed; where nothing did, a failure may be anyone's.
+        if known and beside and all(r.method_key != run.method_key for r in beside):
             left_out.append(f"{run.name} failed and no other seed of {known} came to its end there; it is not proven")
             unproven.add(known)
     verdicts = {name: _together([e for e in evidence if e.method == name]) for name in methods}
@@ -104,20 +103,6 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
     worse = {name: float(np.mean([_worse(e) for e in evidence if e.method == name])) for name in methods}
     ranked = sorted(verdicts, key=lambda name: ((MET, UNDECIDED, MISSED).index(verdicts[name]), worse[name]))
     return Advice(kind, task, budget, {name: verdicts[name] for name in ranked}, evidence, methods, left_out)
-
-
-def _without_an_arm(loaded: Loaded, failed: list[Run], kind: str, task: str) -> list[Run]:
-    """Failed runs of methods that have no finished run on data and a model where others have: they failed there.
-
-    Where nothing was finished, a failure may be anyone's.
-    """
-    found = []
-    for run in failed:
-        beside = [comparison for comparison in loaded.comparisons if place_of(comparison.runs[0]) == place_of(run)]
-        here = any((comparison.family, task_of(comparison)) == (kind, task) for comparison in beside)
-        if here and not any(r.method_key == run.method_key for comparison in beside for r in comparison.runs):
-            found.append(run)
-    return found
 
 
 def _name(arm: Arm, names: dict[str, str]) -> str:

@@ -25,8 +25,7 @@ from oelm.models.huggingface import GPTForCausalLM, HFGPTConfig
 from oelm.training.environment import environment, keep_freed_memory
 
 CONTEXTS = (128, 1024, 4096)
-TOKENS = 4
-"""Written in one turn."""
+TOKENS = 4  # written in one turn
 
 
 def bench_decode(
@@ -55,9 +54,7 @@ def bench_decode(
 
 
 @torch.inference_mode()
-def _at(
-    context: int, names: list[str], shape: Shape, rounds: int, device: torch.device, say: Say
-) -> dict[str, dict[str, Any]]:
+def _at(context: int, names: list[str], shape: Shape, rounds: int, device: torch.device, say: Say) -> dict[str, Any]:
     read, write, held = {}, {}, {}
     ids = torch.randint(shape.vocab, (shape.batch, context + TOKENS), generator=torch.Generator().manual_seed(0))
     for name in names:

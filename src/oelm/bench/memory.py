@@ -20,8 +20,7 @@ from oelm.costs.inspection import costs_of
 from oelm.costs.memory import Memory
 from oelm.errors import OelmError
 
-STEPS = 2
-"""The first step makes the optimizer's moments; the second is like all others."""
+STEPS = 2  # the first step makes the optimizer's moments; the second is like all others
 
 
 def memory_of(arm: str, shape: Shape, **options: Any) -> dict[str, float | None]:
@@ -33,9 +32,9 @@ def memory_of(arm: str, shape: Shape, **options: Any) -> dict[str, float | None]
 
 
 def predicted_memory(arm: str, shape: Shape, checkpointing: bool = False) -> Memory:
-    costs = costs_of(shape.model(), arm, batch_size=shape.batch, gradient_checkpointing=checkpointing)
-    assert costs.memory is not None  # our GPT has a formula
-    return costs.memory
+    found = costs_of(shape.model(), arm, batch_size=shape.batch, gradient_checkpointing=checkpointing).memory
+    assert found is not None  # our GPT has a formula
+    return found
 
 
 def measured_memory(arm: str, shape: Shape, **options: Any) -> float:

@@ -3,10 +3,8 @@
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import METHODS, method
 
-PEERS = ("gpt2", "gpt2_fused", "plain")
-"""What `steps.py` builds beside our methods."""
-DECODERS = ("gpt2", "llama")
-"""What `decode.py` builds beside our methods."""
+PEERS = ("gpt2", "gpt2_fused", "plain")  # what `steps.py` builds beside our methods
+DECODERS = ("gpt2", "llama")  # what `decode.py` builds beside our methods
 
 
 def arm_name(name: str, peers: tuple[str, ...] = PEERS) -> str:

@@ -15,25 +15,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Step = Callable[[], object]
-Watch = Callable[[int, int], None]
-"""Told after every step how many of how many are done."""
+Watch = Callable[[int, int], None]  # told after every step how many of how many are done
 ORDER = "every arm once a round, the first arm rotating, in one process"
 INTERVAL = "95 % bootstrap of the median of per-round ratios"
 RULE = "Faster or slower: the interval excludes 1 and a two-sided sign test over rounds has p < 0.05"
 FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference"
 SIGNIFICANT = 0.05
-FEWEST_ROUNDS = 6
-"""With fewer, rounds that all agree may still be chance: the sign test cannot fall below 0.05."""
+FEWEST_ROUNDS = 6  # with fewer, rounds that all agree may still be chance: the sign test cannot fall below 0.05
 _RESAMPLES = 2_000
 
 
 def interleave(
     steps: Mapping[str, Step], *, rounds: int, warmup: int = 2, watch: Watch = lambda done, total: None
 ) -> dict[str, NDArray[np.float64]]:
-    """Seconds per step of every arm, (rounds,).
-
-    A step must end with the device idle (on a GPU: synchronised), or its time would be somebody else's.
-    """
+    """Seconds per step of every arm, (rounds,). A step must end with the device idle, or its time is another's."""
     names, done = list(steps), 0
     total = len(names) * warmup + (len(names) + 1) * rounds
     seconds: dict[str, list[float]] = {name: [] for name in names}

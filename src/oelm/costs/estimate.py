@@ -10,7 +10,7 @@
 """
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,15 +19,14 @@ from oelm.costs.memory import PRECISIONS
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import method
 from oelm.models.shape import ALL_SIZES
-from oelm.validation import Limit, plain_number, require_valid
+from oelm.validation import AT_LEAST_1, Limit, build, number_in, require_valid
 from oelm.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from oelm.costs.inspection import Costs
 
 STRATEGIES = ("ddp", "fsdp")
-ADAMW_PASSES = 7
-"""Reads of weight, gradient and both moments; writes of weight and both moments."""
+ADAMW_PASSES = 7  # reads of weight, gradient and both moments; writes of weight and both moments
 Rate = Annotated[float, Limit("that is finite and positive", lambda value: 0 < value < math.inf)]
 SHARE = Limit("of at least 0 and at most 1: it is a share", lambda value: 0 <= value <= 1)
 POSITIVE_SHARE = Limit("above 0 and at most 1: it is a share", lambda value: 0 < value <= 1)
@@ -39,14 +38,11 @@ class Machine:
 
     name: str = "a100-80gb"
     peak_flops: Rate = 312e12
-    utilisation: Annotated[float, POSITIVE_SHARE] = 0.4
-    """Share of the peak that a training step reaches in practice."""
+    utilisation: Annotated[float, POSITIVE_SHARE] = 0.4  # share of the peak that a training step reaches in practice
     memory_bytes: Rate = 80e9
     memory_bandwidth: Rate = 2.0e12
-    link_bandwidth: Rate = 25e9
-    """Bytes per second and direction between the slowest pair of devices that a ring passes through."""
-    overlap: Annotated[float, SHARE] = 1.0
-    """Share of the backward pass behind which communication can hide."""
+    link_bandwidth: Rate = 25e9  # bytes per second and direction, of the slowest link that a ring passes through
+    overlap: Annotated[float, SHARE] = 1.0  # share of the backward pass behind which communication can hide
 
     def __post_init__(self) -> None:
         require_valid(self, "machine: ")
@@ -62,9 +58,9 @@ class Job:
 
     size: str
     method: str = "baseline"
-    gpus: int = 1
+    gpus: Annotated[int, AT_LEAST_1] = 1
     strategy: str = "ddp"
-    batch: int = 8
+    batch: Annotated[int, AT_LEAST_1] = 8
     length: int | None = None
     precision: str = "mixed"
     gradient_checkpointing: bool = False
@@ -75,9 +71,7 @@ class Job:
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
-        for name in ("gpus", "batch"):
-            if getattr(self, name) < 1:
-                raise OelmError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        require_valid(self)
         chosen = method(self.method)
         if chosen.moves:
             raise OelmError(
@@ -112,17 +106,9 @@ def read_machine(name: str, changes: dict[str, Any]) -> Machine:
     values = asdict(MACHINES[name]) if name in MACHINES else read_yaml(Path(name), "machine")
     if not isinstance(values, dict):
         raise OelmError(f"machine {name} holds {type(values).__name__}; it must be a mapping, e.g. peak_flops: 3e+14")
-    values, known = {"name": name} | values | changes, [field.name for field in fields(Machine)]
-    for key in values:
-        if key not in known:
-            raise unknown(f"setting of machine {name}", str(key), known)
-    return Machine(**{key: _number(value) if key != "name" else value for key, value in values.items()})
-
-
-def _number(value: Any) -> Any:
-    """YAML reads 3.12e14 (no sign) as text; people mean the number."""
-    number = plain_number(value) if isinstance(value, str) else None
-    return value if number is None else number
+    values = {"name": name} | values | changes
+    numbers = {key: number_in(value) for key, value in values.items() if key != "name"}
+    return build(Machine, {"name": values["name"], **numbers}, f"machine {name}")
 
 
 def estimate(job: Job, machine: Machine) -> dict[str, Any]:
@@ -140,8 +126,7 @@ def estimate(job: Job, machine: Machine) -> dict[str, Any]:
 
 def _one(job: Job, machine: Machine) -> dict[str, Any]:
     costs = _costs(replace(job, strategy=STRATEGIES[0]))  # the same for both
-    memory = _memory(job, costs)
-    traffic = _traffic(job, costs)
+    memory, traffic = _memory(job, costs), _traffic(job, costs)
     seconds = _seconds(job, machine, costs, traffic)
     tokens = job.batch * costs.sequence_length * job.gpus
     return {

@@ -24,8 +24,7 @@ class Matmul:
 
     group: str
     weights: int
-    trained: float = True
-    """Whether it has a gradient of its own, or at which share of the steps."""
+    trained: float = True  # whether it has a gradient of its own, or at which share of the steps
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class Flops:
 
     forward: dict[str, int]
     backward: dict[str, int]
-    recomputed: int = 0
-    """Of the forward pass, what gradient checkpointing computes a second time."""
+    recomputed: int = 0  # of the forward pass, what gradient checkpointing computes a second time
 
     @property
     def step(self) -> int:

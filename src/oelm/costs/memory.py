@@ -32,8 +32,7 @@ CPU), the data, and CUDA's context.
 from dataclasses import dataclass
 
 ATTENTION_BLOCK = 128
-LOSS_CHUNK_ROWS = 512
-"""Both as in `oelm.models.kernels`, which needs torch; a test compares them."""
+LOSS_CHUNK_ROWS = 512  # both as in `oelm.models.kernels`, which needs torch; a test compares them
 ALLOCATOR_FACTOR = 1.21
 """What a CPU process holds beyond live tensors: holes in the heap. Measured (`oelm bench --memory`): 1.15 to 1.26
 without gradient checkpointing; with it the holes weigh more, up to 1.8."""
@@ -47,10 +46,8 @@ class Bytes:
     gradient: int
     optimizer: int
     activation: int
-    stream: int
-    """The residual stream, which autocast leaves in float32."""
-    copy: int = 0
-    """A half-precision copy of every weight, which autocast keeps until the backward pass."""
+    stream: int  # the residual stream, which autocast leaves in float32
+    copy: int = 0  # a half-precision copy of every weight, which autocast keeps until the backward pass
 
 
 PRECISIONS = {
@@ -73,12 +70,9 @@ class Blocks:
     vocab_size: int
     dropout: float = 0.0
     ffn_dropout: bool = False
-    gated: bool = False
-    """SwiGLU, whose wide layer keeps its gate and both factors as well."""
-    qk_width: int = 0
-    """Channels of all queries; 0: d_model."""
-    ours: bool = True
-    """Our GPT with its own kernels, or a model of torch's own parts."""
+    gated: bool = False  # SwiGLU, whose wide layer keeps its gate and both factors as well
+    qk_width: int = 0  # channels of all queries; 0: d_model
+    ours: bool = True  # our GPT with its own kernels, or a model of torch's own parts
 
 
 @dataclass(frozen=True)
@@ -89,8 +83,7 @@ class Step:
     length: int
     precision: str = "fp32"
     checkpointing: bool = False
-    accumulates: bool = False
-    """Whether gradients are there already while a batch is computed: of other micro-batches, or in DDP's buckets."""
+    accumulates: bool = False  # whether gradients are there already: of other micro-batches, or in DDP's buckets
     cpu: bool = True
 
 
@@ -108,8 +101,7 @@ class Memory:
     activations: int
     loss_chunks: int
     highest_moment: str
-    highest_bytes: int
-    """What is alive at that moment beside weights, optimizer and resident gradients."""
+    highest_bytes: int  # what is alive at that moment beside weights, optimizer and resident gradients
     live_bytes: int
     peak_bytes: int
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import Method, method
@@ -65,10 +65,7 @@ def freeze(
 
 
 def freeze_from_report(model: nn.Module, report: FreezeReport) -> None:
-    """Freeze again, without initialising, a model whose weights were just loaded; they must be the reported ones.
-
-    Files of weights do not say what is frozen: after `restore` or `from_pretrained` everything trains.
-    """
+    """Freeze again, without initialising, a model with just the reported weights: files do not say what is frozen."""
     attention_sites(model)  # splits what is fused, as freeze() did
     parameters = dict(model.named_parameters())
     for name in report.frozen_names:
@@ -87,19 +84,14 @@ def restore(model: nn.Module, folder: str | Path) -> nn.Module:
         raise OelmError(f"{folder} is no folder; give one that save_pretrained wrote")
     described = described_in(folder)
     if not described:
-        raise OelmError(
-            f"{folder} names no replaced projections in its config.json; if it has none, from_pretrained loads it"
-        )
+        raise OelmError(f"{folder} names no replaced projections in its config.json; without any, use from_pretrained")
     attention_sites(model)  # splits what is fused, so that the parts can be replaced
     load_projections(model, described, folder)
     return model
 
 
 def verify_frozen(model: nn.Module, report: FreezeReport) -> None:
-    """Raise FrozenChanged unless every frozen tensor is bit for bit what `freeze` left, with no gradient.
-
-    What peft, torch.compile or data parallelism put around the model since then does not matter.
-    """
+    """Raise FrozenChanged unless every frozen tensor is what `freeze` left, to the bit and without a gradient."""
     tensors = dict([*model.named_buffers(), *model.named_parameters()])
     parameters = {_bare(name): tensor for name, tensor in tensors.items()} | tensors
     problems = []
@@ -217,29 +209,22 @@ def _require_effect(chosen: Method, parts: list[Part], can_thaw: list[Part]) -> 
             "choose other layers, or a method that does something in them"
         )
     if chosen.thaw and not any(part.freezes_weights for part in can_thaw):
-        raise OelmError(
-            f"method {chosen.name!r} thaws, but freezes nothing that trained before; leave thaw out or freeze weights"
-        )
-    for field in ("lr", "every"):
-        given = [part for part in parts if getattr(part, field) != getattr(Part(), field)]
+        raise OelmError(f"method {chosen.name!r} thaws, but freezes nothing that trained before; leave thaw out")
+    for key in ("lr", "every"):
+        given = [part for part in parts if getattr(part, key) != getattr(Part(), key)]
         if given and not any(part.projection == "dense" and (chosen.thaw or not part.frozen) for part in given):
-            raise OelmError(
-                f"method {chosen.name!r} sets {field} of weights that never train; leave {field} out, or let them thaw"
-            )
+            raise OelmError(f"method {chosen.name!r} sets {key} of weights that never train; leave {key} out, or thaw")
 
 
 def _within_ratio(model: nn.Module, sites: list[Site], parts: list[Part], chosen: Method) -> list[Site]:
-    """The first frozen sites, queries and keys before FFN, whose weights come nearest to the wanted share.
-
-    Projections without weights are no part of the whole: their matrices will be gone.
-    """
+    """The first frozen sites, queries and keys before FFN, whose weights come nearest to the wanted share."""
     if not (chosen.query.frozen or chosen.key.frozen):
         raise OelmError(
             f"method {chosen.name!r} trains queries and keys, but a ratio freezes them before anything else; "
             f"vary a method that freezes them, e.g. oelm_freeze+ratio={chosen.ratio:g}"
         )
     sizes = [sum(t.numel() for _, t in site_tensors(model, site)) for site in sites]
-    gone = sum(size for size, part in zip(sizes, parts, strict=True) if part.projection != "dense")
+    gone = sum(size for size, part in zip(sizes, parts, strict=True) if part.projection != "dense")  # no weights left
     total = sum(p.numel() for p in model.parameters()) - gone
     target, frozen, size = (chosen.ratio or 0) * total, 0, 0
     kept: list[Site] = []
@@ -281,16 +266,14 @@ def _require_fit(model: nn.Module, site: Site, part: Part, init: str) -> None:
     try:
         require_fit(init, rows, width, site.num_heads)
         empty = nn.Linear(width, rows, device="meta")
-        stand_in(empty, part.projection, site.num_heads, part.adapters, generator=torch.Generator())
+        stand_in(empty, part.projection, site.num_heads, part.adapters, generator=Generator())
     except OelmError as error:
         raise OelmError(f"{site.path}: {error}") from None
     if part.adapters.scale and site.normed:
         raise OelmError(f"{site.path}: a norm comes after it and would undo a learned scale; use gain or mix")
 
 
-def _treat(
-    model: nn.Module, site: Site, part: Part, init: str, generator: torch.Generator, *, thaws: bool
-) -> SiteReport:
+def _treat(model: nn.Module, site: Site, part: Part, init: str, generator: Generator, *, thaws: bool) -> SiteReport:
     """Initialise one projection, replace or equip it, and freeze it, as the method says."""
     standing = site.module(model)
     weight: Tensor = standing.weight  # type: ignore[assignment]
@@ -315,12 +298,9 @@ def _treat(
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(False)
             hashes[name] = "" if tensor.is_meta else tensor_hash(tensor)
+    where = (site.path, site.role, site.layer, site.num_heads, (rows, width))
     return SiteReport(
-        site.path,
-        site.role,
-        site.layer,
-        site.num_heads,
-        (rows, width),
+        *where,
         init if part.projection == "dense" else part.projection,
         frozen,
         None if weight.is_meta else _error(site.module(model), site, unit),
@@ -354,10 +334,10 @@ def site_tensors(model: nn.Module, site: Site | SiteReport) -> Iterator[tuple[st
             yield f"{prefix}.{name}", tensor
 
 
-def _generator(seed: int, place: int, site: Site) -> torch.Generator:
+def _generator(seed: int, place: int, site: Site) -> Generator:
     """A stream of its own for every site, by its place in the model, so that wrappers draw the same weights."""
     digest = hashlib.sha256(f"{seed}:{place}:{site.role}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def _trains(module: nn.Module) -> bool:

@@ -27,9 +27,7 @@ class SplitProjection(nn.Module):
     keys, all values] (GPT-2, Phi-3), one per head is [query, key, value] of every head in turn (GPT-NeoX, Bloom).
     """
 
-    def __init__(
-        self, fused: nn.Module, parts: tuple[str, ...], rows: Sequence[int] | None = None, groups: int = 1
-    ) -> None:
+    def __init__(self, fused: nn.Module, parts: tuple[str, ...], rows: Sequence[int] = (), groups: int = 1) -> None:
         """`rows` says how many each part has, if not equally many."""
         super().__init__()
         self.parts, self.groups = parts, groups

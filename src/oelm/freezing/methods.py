@@ -13,6 +13,7 @@ True
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from oelm.errors import OelmError, unknown
@@ -20,122 +21,102 @@ from oelm.freezing.modifiers import ORTHONORMAL_FFN, modified
 from oelm.freezing.spec import Method as Method
 from oelm.freezing.spec import Part
 
-_orthonormal = Part("head_orthogonal", init_pretrained="head_qr", frozen=True)
-_own = Part()
+_frozen = partial(Part, frozen=True)
+_orthonormal = _frozen("head_orthogonal", init_pretrained="head_qr")
+
+
+def _both(name: str, summary: str, part: Part, **more: Any) -> Method:
+    """Queries and keys alike."""
+    return Method(name, summary, query=part, key=part, **more)
 
 
 METHODS: dict[str, Method] = {
     m.name: m
     for m in (
         Method("baseline", "the model's own initialisation; everything trains"),
-        Method(
+        _both(
             "oelm_freeze",
             "head-wise orthonormal queries and keys, frozen: the study's method",
-            query=_orthonormal,
-            key=_orthonormal,
+            _orthonormal,
             aliases=("oelm_v2",),
         ),
-        Method(
+        _both(
             "oelm_random",
             "normal(0.02) queries and keys, frozen: the study's ablation, whose logits are 4.9× smaller at width 512",
-            query=Part("published_normal", frozen=True),
-            key=Part("published_normal", frozen=True),
+            _frozen("published_normal"),
         ),
-        Method(
+        _both(
             "oelm_random_matched",
             "normal(0, 1/width) queries and keys, frozen: random at the scale of orthonormal rows, the fair control",
-            query=Part("matched_normal", frozen=True),
-            key=Part("matched_normal", frozen=True),
+            _frozen("matched_normal"),
         ),
-        Method(
+        _both(
             "oelm_global",
             "one orthonormal matrix across all heads, frozen: the study's first version",
-            query=Part("global_orthogonal", frozen=True),
-            key=Part("global_orthogonal", frozen=True),
+            _frozen("global_orthogonal"),
             aliases=("oelm_v1",),
         ),
-        Method(
+        _both(
             "orthogonal_trained",
             "head-wise orthonormal start, everything trains: does the start alone help?",
-            query=Part("head_orthogonal", init_pretrained="head_qr"),
-            key=Part("head_orthogonal", init_pretrained="head_qr"),
+            Part("head_orthogonal", init_pretrained="head_qr"),
         ),
-        Method(
+        _both(
             "reinitialised",
             "normal(0.02) queries and keys, even where there were pretrained ones; everything trains: "
             "what the study's XNLI baseline really was",
-            query=Part("published_normal"),
-            key=Part("published_normal"),
+            Part("published_normal"),
         ),
-        Method(
+        _both(
             "pretrained_frozen",
             "the model's own queries and keys, only frozen: the control that changes no weight",
-            query=Part("keep", frozen=True),
-            key=Part("keep", frozen=True),
+            _frozen("keep"),
         ),
-        Method(
+        _both(
             "head_qr_scaled",
             "QR of each head's given rows, brought back to the head's own scale, frozen",
-            query=Part("head_qr_scaled", frozen=True),
-            key=Part("head_qr_scaled", frozen=True),
+            _frozen("head_qr_scaled"),
         ),
-        Method(
-            "head_polar",
-            "the orthonormal rows nearest to each head's given ones, frozen",
-            query=Part("head_polar", frozen=True),
-            key=Part("head_polar", frozen=True),
-        ),
-        Method(
+        _both("head_polar", "the orthonormal rows nearest to each head's given ones, frozen", _frozen("head_polar")),
+        _both(
             "head_polar_scaled",
             "the nearest orthonormal rows, brought back to the head's own scale, frozen",
-            query=Part("head_polar_scaled", frozen=True),
-            key=Part("head_polar_scaled", frozen=True),
+            _frozen("head_polar_scaled"),
         ),
-        Method(
+        _both(
             "fresh_orthogonal",
             "fresh head-wise orthonormal queries and keys, frozen, even where there were pretrained ones",
-            query=Part("head_orthogonal", frozen=True),
-            key=Part("head_orthogonal", frozen=True),
+            _frozen("head_orthogonal"),
         ),
         Method(
             "identity_q",
             "each head's query is its own slice of the stream: no weights, no product; keys train",
-            query=Part(projection="identity", frozen=True),
+            query=_frozen(projection="identity"),
         ),
-        Method(
+        _both(
             "identity_qk",
             "each head's query and key are its own slice of the stream: no weights, no product",
-            query=Part(projection="identity", frozen=True),
-            key=Part(projection="identity", frozen=True),
+            _frozen(projection="identity"),
         ),
-        Method(
+        _both(
             "permutation_qk",
             "queries and keys are two fixed shuffles of the stream's channels: no weights, no product",
-            query=Part(projection="permutation", frozen=True),
-            key=Part(projection="permutation", frozen=True),
+            _frozen(projection="permutation"),
         ),
-        Method(
+        _both(
             "signs_qk",
             "queries and keys are the stream with fixed random signs: no weights, no product",
-            query=Part(projection="signs", frozen=True),
-            key=Part(projection="signs", frozen=True),
+            _frozen(projection="signs"),
         ),
-        Method(
+        _both(
             "hadamard_qk",
             "queries and keys are shuffled, then turned by a fast Hadamard transform in every head: no weights",
-            query=Part(projection="hadamard", frozen=True),
-            key=Part(projection="hadamard", frozen=True),
+            _frozen(projection="hadamard"),
         ),
         Method("oelm_ffn", "orthonormal, frozen FFN matrices; attention trains", ffn=ORTHONORMAL_FFN),
-        Method(
-            "oelm_qk_ffn",
-            "orthonormal, frozen queries, keys and FFN matrices",
-            query=_orthonormal,
-            key=_orthonormal,
-            ffn=ORTHONORMAL_FFN,
-        ),
-        Method("q_only", "only the queries are orthonormal and frozen", query=_orthonormal, key=_own),
-        Method("k_only", "only the keys are orthonormal and frozen", query=_own, key=_orthonormal),
+        _both("oelm_qk_ffn", "orthonormal, frozen queries, keys and FFN matrices", _orthonormal, ffn=ORTHONORMAL_FFN),
+        Method("q_only", "only the queries are orthonormal and frozen", query=_orthonormal),
+        Method("k_only", "only the keys are orthonormal and frozen", key=_orthonormal),
     )
 }
 

@@ -28,9 +28,7 @@ def modified(base: Method, words: list[str]) -> Method:
     for word in words:
         name, (_, equals, value) = modifier_of(word), word.partition("=")
         if names.count(name) > 1:
-            raise OelmError(
-                f"modifier {name!r} of method {base.name!r} is given {names.count(name)} times; give it once"
-            )
+            raise OelmError(f"modifier {name!r} of method {base.name!r} is given {names.count(name)} times; give one")
         if name not in MODIFIERS:
             raise unknown("modifier", name, MODIFIERS)
         wants, change, _ = MODIFIERS[name]
@@ -60,10 +58,9 @@ def _parts(method: Method, roles: tuple[str, ...], **changes: Any) -> Method:
 def _adapter(*roles: str, **given: Any) -> Change:
     def change(method: Method, value: str) -> Method:
         adapters = given or {"rank": _rank(value)}
-        updated: dict[str, Any] = {
-            role: replace(method.part(role), adapters=replace(method.part(role).adapters, **adapters)) for role in roles
-        }
-        return replace(method, **updated)
+        for role in roles:
+            method = _parts(method, (role,), adapters=replace(method.part(role).adapters, **adapters))
+        return method
 
     return change
 
@@ -76,22 +73,22 @@ def _rank(value: str) -> int:
 
 
 def _every(method: Method, value: str) -> Method:
-    training = tuple(role for role in QK if not method.part(role).frozen)
-    if not training:
-        raise OelmError(
-            f"every={value} of method {method.name!r} says when queries and keys train, but both are frozen; "
-            "vary a method in which one of them trains"
-        )
-    return _parts(method, training, every=_whole("every", value))
+    roles = _training(method, f"every={value}", "when queries and keys train")
+    return _parts(method, roles, every=_whole("every", value))
 
 
 def _start_orthonormal(method: Method, value: str) -> Method:
-    training = tuple(role for role in QK if not method.part(role).frozen)
-    if not training:
-        raise OelmError(
-            f"orthogonal of method {method.name!r} says how queries and keys that train begin, but none of them does"
-        )
-    return _parts(method, training, init="head_orthogonal", init_pretrained="head_qr")
+    roles = _training(method, "orthogonal", "how queries and keys that train begin")
+    return _parts(method, roles, init="head_orthogonal", init_pretrained="head_qr")
+
+
+def _training(method: Method, word: str, says: str) -> tuple[str, ...]:
+    """Of queries and keys, those that train."""
+    if training := tuple(role for role in QK if not method.part(role).frozen):
+        return training
+    raise OelmError(
+        f"{word} of method {method.name!r} says {says}, but both are frozen; vary a method in which one of them trains"
+    )
 
 
 def _start_ffn_orthonormal(method: Method, value: str) -> Method:

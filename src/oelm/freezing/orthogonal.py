@@ -16,8 +16,7 @@ from torch import Generator, Tensor
 
 from oelm.errors import OelmError
 
-PUBLISHED_STD = 0.02
-"""Standard deviation of the study's random arm, whatever the width."""
+PUBLISHED_STD = 0.02  # standard deviation of the study's random arm, whatever the width
 
 
 def head_orthogonal(num_heads: int, head_dim: int, width: int, generator: Generator | None = None) -> Tensor:
@@ -151,13 +150,10 @@ def _of_weight(transform: Callable[[Tensor, int], Tensor]) -> "Initialisation":
 
 def _with_scale(transform: Callable[[Tensor, int], Tensor]) -> "Initialisation":
     """The same, with every head brought back to the scale its weight had."""
-    return lambda weight, num_heads, generator: rescale_heads(
-        transform(weight, num_heads), head_scales(weight, num_heads)
-    )
+    return lambda weight, heads, generator: rescale_heads(transform(weight, heads), head_scales(weight, heads))
 
 
-Initialisation = Callable[[Tensor, int, Generator], Tensor]
-"""(weight that stands there, its number of heads, generator) → the weight to use."""
+Initialisation = Callable[[Tensor, int, Generator], Tensor]  # (weight that stands there, heads, generator) → weight
 
 INITIALISATIONS: dict[str, Initialisation] = {
     "keep": lambda weight, num_heads, generator: weight,
@@ -174,14 +170,12 @@ INITIALISATIONS: dict[str, Initialisation] = {
 }
 """Every way to fill a projection, by the name a method uses. A new one is a function above and a row here."""
 
-KEEPS_SCALE = frozenset({"keep", "head_qr_scaled", "head_polar_scaled"})
+KEEPS_SCALE = {"keep", "head_qr_scaled", "head_polar_scaled"}
 """Initialisations that leave a head at the scale it had; all others have a scale of their own."""
 
-DRAWN_AFRESH = frozenset(
-    {"head_orthogonal", "global_orthogonal", "matched_normal", "published_normal", "semi_orthogonal"}
-)
+DRAWN_AFRESH = {"head_orthogonal", "global_orthogonal", "matched_normal", "published_normal", "semi_orthogonal"}
 """Initialisations that take nothing but the shape from the weight that stands there."""
 
-ORTHONORMAL_IN_HEADS = frozenset({"head_orthogonal", "head_qr", "head_qr_scaled", "head_polar", "head_polar_scaled"})
-ORTHONORMAL_ACROSS_HEADS = frozenset({"global_orthogonal"})
+ORTHONORMAL_IN_HEADS = {"head_orthogonal", "head_qr", "head_qr_scaled", "head_polar", "head_polar_scaled"}
+ORTHONORMAL_ACROSS_HEADS = {"global_orthogonal"}
 """Initialisations that make the rows of a head, or of all heads at once, orthonormal: there must be room for them."""

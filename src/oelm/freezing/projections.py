@@ -29,8 +29,7 @@ from oelm.errors import OelmError, unknown
 from oelm.freezing.fused import SplitProjection
 from oelm.freezing.spec import Adapters, Part
 
-CONFIG_KEY = "oelm_projections"
-"""Where a saved model's config.json says which projections it has."""
+CONFIG_KEY = "oelm_projections"  # where a saved model's config.json says which projections it has
 QUANT_METHOD = "oelm (import oelm before loading)"
 """What it calls itself to transformers, whose quantizers rebuild a model's modules before its weights are loaded
 (`oelm.models.reload` is one). Without oelm, transformers prints it when it refuses the model."""
@@ -63,11 +62,11 @@ class FixedProjection(nn.Module):
         if rows != width:
             order = _selection(kind, order, rows, num_heads)
         for name, value in (("order", order), ("signs", signs[:rows])):
-            if name in _DRAWN[kind] or (name == "order" and rows != width):
+            if name in FIXED[kind][1] or (name == "order" and rows != width):
                 self.register_buffer(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = FIXED[self.kind](self, x)
+        y = FIXED[self.kind][0](self, x)
         return y if self.unit == 1.0 else y * self.unit
 
     def extra_repr(self) -> str:
@@ -96,10 +95,6 @@ def _select(module: Any, x: Tensor) -> Tensor:
     return x if module.in_features == module.out_features else _shuffle(module, x)
 
 
-def _flip(module: Any, x: Tensor) -> Tensor:
-    return _select(module, x) * module.signs
-
-
 def _hadamard(module: Any, x: Tensor) -> Tensor:
     """Shuffle, flip signs, then a fast Walsh–Hadamard transform in every head: d·log d additions, no products."""
     heads = (_shuffle(module, x) * module.signs).unflatten(-1, (module.num_heads, -1))
@@ -113,19 +108,13 @@ def _hadamard(module: Any, x: Tensor) -> Tensor:
     return heads.flatten(-2) * size**-0.5
 
 
-FIXED: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "identity": _select,
-    "permutation": _shuffle,
-    "signs": _flip,
-    "hadamard": _hadamard,
+FIXED: dict[str, tuple[Callable[[Any, Tensor], Tensor], tuple[str, ...]]] = {
+    "identity": (_select, ()),
+    "permutation": (_shuffle, ("order",)),
+    "signs": (lambda module, x: _select(module, x) * module.signs, ("signs",)),
+    "hadamard": (_hadamard, ("order", "signs")),
 }
-"""Every free projection by the name a method uses. A new one is a function above and a row here and in _DRAWN."""
-_DRAWN: dict[str, tuple[str, ...]] = {
-    "identity": (),
-    "permutation": ("order",),
-    "signs": ("signs",),
-    "hadamard": ("order", "signs"),
-}
+"""Every free projection by the name a method uses, and what it draws. A new one is a function above and a row here."""
 
 
 class Projection(nn.Module):
@@ -323,9 +312,7 @@ def load_projections(model: nn.Module, described: dict[str, dict[str, Any]], fol
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     if unexpected or set(missing) - tied:
         names = [*unexpected, *sorted(set(missing) - tied)]
-        raise OelmError(
-            f"the weights in {folder} do not fit its config ({', '.join(names[:3])}); give a complete folder"
-        )
+        raise OelmError(f"the weights in {folder} do not fit its config ({', '.join(names[:3])}); give a whole folder")
 
 
 def saved_names(model: nn.Module) -> dict[str, str]:

@@ -12,10 +12,7 @@ from oelm.freezing.spec import RENAMED, Method
 
 @dataclass(frozen=True)
 class SiteReport:
-    """One query, key or FFN matrix after freezing. Without weights (meta device) there is no error and no hash.
-
-    Rows that must be shorter than 1 (T5's queries) are judged at the length they must have.
-    """
+    """One query, key or FFN matrix after freezing. Without weights (meta device) there is no error and no hash."""
 
     path: str
     role: str
@@ -24,15 +21,13 @@ class SiteReport:
     shape: tuple[int, int]
     init: str
     frozen: bool
-    orthonormality_error: float | None
-    hashes: Mapping[str, str]
-    """sha256 of every frozen tensor at this site (weight and, where there is one, bias), by parameter name."""
+    orthonormality_error: float | None  # of rows that must be shorter than 1 (T5's queries), at that length
+    hashes: Mapping[str, str]  # sha256 of every frozen tensor here (weight and, if there is one, bias), by name
     kind: str = "self"
     projection: str = "dense"
     adapters: tuple[str, ...] = ()
     adapters_parameters: int = 0
-    thaws: bool = False
-    """Frozen now or at the start, but not for the whole run (`oelm.freezing.schedules`)."""
+    thaws: bool = False  # frozen now or at the start, but not for the whole run (`oelm.freezing.schedules`)
     every: int = 1
     lr: float = 1.0
 
@@ -93,7 +88,7 @@ class FreezeReport:
         return cls(
             method=Method.from_dict(values["method"]),
             seed=values["seed"],
-            sites=tuple(_site(site) for site in values["sites"]),
+            sites=tuple(map(_site, values["sites"])),
             total_parameters=values["total_parameters"],
             frozen_parameters=values["frozen_parameters"],
         )
@@ -117,10 +112,9 @@ class FreezeReport:
             )
             for s, (where, what) in zip(self.sites, self.labels, strict=True)
         ]
-        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]
-        ]
+        table = [header, *rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table]
         share = 100 * self.frozen_parameters / self.total_parameters
         totals = (
             f"{self.method.name}: {self.total_parameters:,} parameters, {self.frozen_parameters:,} frozen "

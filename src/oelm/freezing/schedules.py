@@ -14,13 +14,10 @@ from oelm.freezing.report import FreezeReport, SiteReport
 from oelm.freezing.sites import place
 from oelm.freezing.spec import Method
 
-USUAL_STEPS = 100_000
-"""Of a run whose length is not known, as in `oelm train`."""
-USUAL_WARMUP = 100
-"""Steps of a thawed weight's warm-up, or a tenth of a shorter run."""
+USUAL_STEPS = 100_000  # of a run whose length is not known, as in `oelm train`
+USUAL_WARMUP = 100  # steps of a thawed weight's warm-up, or a tenth of a shorter run
 
-Place = tuple[str, int]
-"""A layer: the stack it is in and its number there. An encoder and a decoder each have a top and a bottom."""
+Place = tuple[str, int]  # a layer: its stack (an encoder, a decoder), and its number there
 
 
 @dataclass(frozen=True)
@@ -29,10 +26,8 @@ class Schedule:
 
     thaw_steps: dict[Place, int]
     refreeze_step: int | None
-    moves: bool
-    """Whether anything changes during the run at all."""
-    warmup: int = 0
-    """Steps in which the learning rate of a thawed weight rises."""
+    moves: bool  # whether anything changes during the run at all
+    warmup: int = 0  # steps in which the learning rate of a thawed weight rises
 
     @classmethod
     def of(cls, report: FreezeReport, max_steps: int) -> "Schedule":
@@ -104,13 +99,10 @@ def _advance_site(model: nn.Module, site: SiteReport, schedule: Schedule, step: 
 class Rates:
     """The learning rate of every weight, as a multiple of everybody's."""
 
-    factors: dict[str, float]
-    """By parameter name; 1 for what is not here."""
-    thawed: dict[str, int]
-    """The step at which a weight began to train, for those that thaw."""
+    factors: dict[str, float]  # by parameter name; 1 for what is not here
+    thawed: dict[str, int]  # the step at which a weight began to train, for those that thaw
     warmup: int
-    pausing: frozenset[str] = frozenset()
-    """Weights that train only every few steps: the optimizer holds them also while they pause."""
+    pausing: frozenset[str] = frozenset()  # train only every few steps; the optimizer holds them all the time
 
     @classmethod
     def of(cls, model: nn.Module, report: FreezeReport, schedule: Schedule) -> "Rates":
@@ -171,9 +163,7 @@ def picture(report: FreezeReport, max_steps: int = USUAL_STEPS, columns: int = 4
 LEGEND = "█ trains   ▒ trains every few steps   · frozen   ○ no weights"
 
 
-def _thaw_steps(
-    method: Method, layers: list[int], max_steps: int, where: str = ""
-) -> tuple[dict[int, int], int | None]:
+def _thaw_steps(method: Method, layers: list[int], max_steps: int, where: str) -> tuple[dict[int, int], int | None]:
     thaw = method.thaw
     if thaw is None:
         return {}, None

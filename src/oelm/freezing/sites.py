@@ -21,8 +21,7 @@ from oelm.errors import OelmError
 from oelm.freezing.fused import SplitProjection
 from oelm.freezing.structure import Layout, find_layout, is_matrix, probable_layout, refusal
 
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-"""A layer's number within a path."""
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # a layer's number within a path
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,7 @@ class Site:
     unit: float = 1.0
     """The row norm that gives logits of the usual scale; other than 1 for queries of attention that divides no logits
     by √head_dim."""
-    normed: bool = False
-    """Whether a norm follows, which would undo a factor."""
+    normed: bool = False  # whether a norm follows, which would undo a factor
 
     @property
     def stack(self) -> str:
@@ -64,9 +62,8 @@ _CONFIG_HEADS = "config.num_attention_heads"
 
 LAYOUTS: dict[str, Layout] = {
     "CausalSelfAttention": Layout("query", "key", "num_heads", num_key_heads="num_key_heads"),  # oelm.models
-    "EsmSelfAttention": Layout(
-        "query", "key", "num_attention_heads"
-    ),  # its factor says 1, but it divides queries before
+    # Its factor says 1, but it divides queries before:
+    "EsmSelfAttention": Layout("query", "key", "num_attention_heads"),
     "GPTNeoSelfAttention": Layout("q_proj", "k_proj", "num_heads", divides_logits=False),
     # Fused, each with its own order of rows:
     "GPT2Attention": _GPT2,
@@ -174,11 +171,10 @@ def _attention(model: nn.Module) -> Iterator[tuple[str, nn.Module, Layout]]:
 
 def ffn_sites(model: nn.Module) -> list[Site]:
     """Every feed-forward matrix inside a numbered layer, in the order of the model's modules."""
-    stacked = next((name for name, p in model.named_parameters() if p.ndim == 3 and "experts" in name), None)
-    if stacked:
+    if stacked := next((name for name, p in model.named_parameters() if p.ndim == 3 and "experts" in name), None):
         raise OelmError(f"{stacked} holds all experts in one tensor; a method can freeze FFN matrices only")
     return [
-        Site(f"{path}.{name}", "ffn", _layer(path), num_heads=1, kind="ffn")
+        Site(f"{path}.{name}", "ffn", place(path)[1] or 0, num_heads=1, kind="ffn")
         for path, module in model.named_modules()
         if place(path)[1] is not None
         for name in next((names for names in FFN if all(is_matrix(module, name) for name in names)), ())
@@ -198,13 +194,8 @@ def place(path: str) -> tuple[str, int | None]:
     return (path[: max(0, found.start() - 2)], int(found[0])) if found else ("", None)
 
 
-def _layer(path: str) -> int:
-    return place(path)[1] or 0
-
-
 def _sites_of(path: str, module: nn.Module, layout: Layout) -> list[Site]:
-    layer = _layer(path)
-    heads, key_heads = layout.heads(module)
+    layer, (heads, key_heads) = place(path)[1] or 0, layout.heads(module)
     prefix = f"{path}." if path else ""
     q_normed, k_normed = (_has_norm(module, role) for role in ("query", "key"))
     unit = 1.0 if q_normed else _unit(module, layout, heads)

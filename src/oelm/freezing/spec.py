@@ -19,16 +19,11 @@ THAW_ORDERS = ("top-down", "bottom-up")
 class Adapters:
     """Small learned parts on top of a projection. All start as if they were not there."""
 
-    scale: bool = False
-    """One factor per head: how sharp its attention is."""
-    gain: bool = False
-    """One factor per channel."""
-    mix: bool = False
-    """A head_dim × head_dim matrix per head."""
-    rank: int = 0
-    """A learned update of this rank beside the projection's own matrix."""
-    shift: bool = False
-    """A learned blend, per channel, of a token's input with the previous token's."""
+    scale: bool = False  # one factor per head: how sharp its attention is
+    gain: bool = False  # one factor per channel
+    mix: bool = False  # a head_dim × head_dim matrix per head
+    rank: int = 0  # a learned update of this rank beside the projection's own matrix
+    shift: bool = False  # a learned blend, per channel, of a token's input with the previous token's
 
     def __post_init__(self) -> None:
         if self.rank < 0:
@@ -44,18 +39,13 @@ class Adapters:
 class Part:
     """What happens to one role (all queries, all keys, or all FFN matrices) of a model."""
 
-    init: str = "keep"
-    """A row of `oelm.freezing.orthogonal.INITIALISATIONS`; "keep" leaves the model's own weights."""
-    init_pretrained: str | None = None
-    """Used instead of `init` when the model's weights were pretrained, so that they are not thrown away."""
+    init: str = "keep"  # a row of `oelm.freezing.orthogonal.INITIALISATIONS`; "keep" leaves the model's own weights
+    init_pretrained: str | None = None  # instead of `init` for pretrained weights, so that they are not thrown away
     frozen: bool = False
-    projection: str = "dense"
-    """Or a row of `oelm.freezing.projections.FIXED`: orthonormal without weights and without a matrix product."""
+    projection: str = "dense"  # or a row of `projections.FIXED`: orthonormal, without weights or a matrix product
     adapters: Adapters = field(default_factory=Adapters)
-    every: int = 1
-    """Train only at every N-th step; at the others no gradient is computed."""
-    lr: float = 1.0
-    """Learning rate of this role's weights, as a multiple of everybody's."""
+    every: int = 1  # train only at every N-th step; at the others no gradient is computed
+    lr: float = 1.0  # learning rate of this role's weights, as a multiple of everybody's
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -63,13 +53,9 @@ class Part:
         if not 0 <= self.lr < math.inf:
             raise OelmError(f"lr is {self.lr}; it is a factor of the learning rate, so a number of at least 0")
         if self.frozen and self.every > 1:
-            raise OelmError(
-                f"every is {self.every}, but this part is frozen; it never trains, so leave one of them out"
-            )
+            raise OelmError(f"every is {self.every}, but this part is frozen and never trains; leave one of them out")
         if self.projection != "dense" and not self.frozen:
-            raise OelmError(
-                f"projection {self.projection} has no weights, so it never trains; say frozen: true with it"
-            )
+            raise OelmError(f"projection {self.projection} has no weights, so it never trains; say frozen: true")
 
     @property
     def freezes_weights(self) -> bool:
@@ -100,10 +86,8 @@ class Thaw:
     order: str = "top-down"
     at: tuple[float, ...] = (0.5,)
     """One time for all layers; two: the first layer's and the last one's, the others evenly between; or one each."""
-    warmup: int | None = None
-    """Steps in which a thawed weight's learning rate rises from 0; by default 100, or a tenth of a shorter run."""
-    refreeze: float | None = None
-    """When everything freezes again."""
+    warmup: int | None = None  # steps in which a thawed weight's rate rises; default 100, or a tenth of a shorter run
+    refreeze: float | None = None  # when everything freezes again
 
     def __post_init__(self) -> None:
         if self.order not in THAW_ORDERS:
@@ -114,9 +98,7 @@ class Thaw:
                 "or as whole steps above"
             )
         if self.refreeze is not None and not _is_time(self.refreeze):
-            raise OelmError(
-                f"refreeze is {self.refreeze}; it is a time: a fraction of the run up to 1, or a step above"
-            )
+            raise OelmError(f"refreeze is {self.refreeze}; it is a time: a fraction of the run up to 1 or a step above")
         if self.warmup is not None and self.warmup < 0:
             raise OelmError(f"thaw warmup is {self.warmup}; it is a number of steps, so at least 0")
 
@@ -133,11 +115,9 @@ class Method:
     layers: str = "all"
     """The layers it applies to, the others being as in the baseline: all, even, odd, first2, last2, not-first2,
     not-last2, or numbers such as 0:2:3."""
-    ratio: float | None = None
-    """Freeze this share of all parameters: queries and keys first, then FFN matrices, as near as whole matrices go."""
+    ratio: float | None = None  # freeze this share of all parameters: queries and keys first, then FFN matrices
     thaw: Thaw | None = None
-    layer_lr: float = 1.0
-    """Learning rate of a layer as a multiple of that of the layer above it; in the whole model, whatever `layers`."""
+    layer_lr: float = 1.0  # learning rate of a layer as a multiple of the one above; whatever `layers` says
     architecture: Mapping[str, Any] = field(default_factory=dict)
     """What it changes in the shape of our GPT (`oelm.models.shape.ARCHITECTURE`), which is then built that way."""
     aliases: tuple[str, ...] = ()
@@ -150,7 +130,7 @@ class Method:
             raise OelmError(f"layer_lr of method {self.name!r} is {self.layer_lr}; it must be a number above 0")
         if self.ffn.projection != "dense" or self.ffn.adapters != Adapters():
             raise OelmError(
-                f"ffn of method {self.name!r} can only be initialised and frozen; adapters are for attention"
+                f"ffn of method {self.name!r} can only be initialised and frozen; only attention has adapters"
             )
 
     def part(self, role: str) -> Part:
@@ -229,5 +209,4 @@ def _is_time(value: float) -> bool:
     return 0 <= value <= 1 or (1 < value < math.inf and value == int(value))
 
 
-RENAMED = {"pieces": "adapters", "pieces_parameters": "adapters_parameters"}
-"""What files of version 0.1 call them."""
+RENAMED = {"pieces": "adapters", "pieces_parameters": "adapters_parameters"}  # what files of version 0.1 call them

@@ -44,20 +44,14 @@ class Layout:
 
     query: str
     key: str
-    num_heads: str | int
-    """The number of query heads, or the attribute that has it; dots reach into it ("config.num_attention_heads")."""
-    num_key_heads: str | int | None = None
-    """The number of key heads, where it differs (grouped-query attention)."""
-    kind: str = "self"
-    """Or "cross": queries see the decoder, keys the encoder."""
-    divides_logits: bool = True
-    """Whether q·k is divided by √head_dim. T5 does not, so its unit-norm queries must be that much smaller."""
-    logit_factor: str | None = None
-    """Attribute with the factor that q·k is multiplied by, where a module says it itself."""
+    num_heads: str | int  # of the queries, or the attribute that has it ("config.num_attention_heads")
+    num_key_heads: str | int | None = None  # the number of key heads, where it differs (grouped-query attention)
+    kind: str = "self"  # or "cross": queries see the decoder, keys the encoder
+    divides_logits: bool = True  # by √head_dim; T5 does not, so its unit-norm queries must be that much smaller
+    logit_factor: str | None = None  # attribute with the factor of q·k, where a module says it itself
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules that hold several projections in one matrix, with the parts to split them into."""
-    groups: str | int = 1
-    """How many times the parts of a fused matrix follow each other: 1, or for example once per head."""
+    groups: str | int = 1  # how often the parts of a fused matrix follow each other: 1, or e.g. once per head
 
     def misfit(self, module: nn.Module) -> str | None:
         """What is wrong with the module: another project's class of the same name may be built differently."""
@@ -72,9 +66,7 @@ class Layout:
         for name in self.fused:
             held = getattr(module, name)
             if not isinstance(held, SplitProjection) and (hasattr(held, "base_layer") or _width(held) is None):
-                return (
-                    f"holds a {type(held).__name__} as {name!r} where a matrix belongs (freeze before adding adapters)"
-                )
+                return f"holds a {type(held).__name__} as {name!r}, which is no matrix (freeze before adding adapters)"
         return None
 
     def heads(self, module: nn.Module) -> tuple[int, int]:
@@ -103,8 +95,7 @@ def find_layout(path: str, module: nn.Module) -> Layout | str | None:
             continue
         if not _is_projection(v):
             return f"has no {value!r}: its keys are values as well"
-        further = [n for n, child in module.named_children() if re.search(r"(query|key)_global|\w2e_query", n)]
-        if further:
+        if further := [n for n, child in module.named_children() if re.search(r"(query|key)_global|\w2e_query", n)]:
             return f"has other queries and keys beside them ({', '.join(further)})"
         rows, key_rows = int(q.out_features), int(k.out_features)  # type: ignore[union-attr]
         size = next((n for name in HEAD_SIZES if isinstance(n := getattr(module, name, None), int) and n > 0), None)
@@ -144,8 +135,7 @@ def probable_layout(module: nn.Module) -> str | None:
     count = next((n for n in HEAD_COUNTS if isinstance(getattr(module, n, None), int)), None)
     config = getattr(module, "config", None)
     count = count or next((f"config.{n}" for n in _IN_CONFIG if hasattr(config, n)), "num_heads")
-    fused = next((child for child in linears if child in FUSED or "qkv" in child.lower()), None)
-    if fused:
+    if fused := next((child for child in linears if child in FUSED or "qkv" in child.lower()), None):
         return (
             f'probably oelm.register_sites("{name}", Layout("{fused}.query", "{fused}.key", "{count}", '
             f'fused={{"{fused}": ("query", "key", "value")}})), with groups="{count}" if heads take turns in its rows'

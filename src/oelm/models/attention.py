@@ -24,15 +24,11 @@ class KeyValueCache(Protocol):
 class Context:
     """What every layer is told of the tokens it sees: T new ones among S so far."""
 
-    positions: Tensor
-    """Of the new tokens (B, T), or the same in every row (1, T)."""
-    rotation: tuple[Tensor, Tensor] | None
-    """Cosine and sine (B, 1, T, qk_head_dim / 2), with rotary positions."""
-    mask: Tensor | None
-    """(B, 1, T, S), or None where plain attention, or one token against everything before it, is right."""
+    positions: Tensor  # of the new tokens (B, T), or the same in every row (1, T)
+    rotation: tuple[Tensor, Tensor] | None  # cosine and sine (B, 1, T, qk_head_dim / 2), with rotary positions
+    mask: Tensor | None  # (B, 1, T, S); None where plain attention, or one token against all before it, is right
     cache: KeyValueCache | None
-    shared: list[Tensor] | None = None
-    """Probabilities that a layer left for those after it."""
+    shared: list[Tensor] | None = None  # probabilities that a layer left for those after it
 
 
 class CausalSelfAttention(nn.Module):
@@ -98,9 +94,7 @@ class CausalSelfAttention(nn.Module):
         scale = q.shape[-1] ** -0.5
         if q.shape[-1] < v.shape[-1] and q.device.type == "cpu":  # torch's fast kernel there wants equal sizes
             q, k = (F.pad(x, (0, v.shape[-1] - x.shape[-1])) for x in (q, k))
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=context.mask, dropout_p=dropout, is_causal=causal, scale=scale
-        )
+        return F.scaled_dot_product_attention(q, k, v, context.mask, dropout, is_causal=causal, scale=scale)
 
     def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return (self.q_norm(q.float()), self.k_norm(k.float())) if self.config.qk_norm else (q, k)
@@ -124,9 +118,8 @@ def attention_weights(model: nn.Module, input_ids: Tensor) -> list[Tensor]:
     """Every layer's weights (B, H, T, T) while our GPT reads input_ids (B, T); switch the model to `eval()` before."""
     found: list[Tensor] = []
     layers: Any = [module for module in model.modules() if hasattr(module, "attention_flops")]
-    hooks = [
-        layer.register_forward_pre_hook(lambda module, given: found.append(module.weights(*given))) for layer in layers
-    ]
+    keep: Any = lambda module, given: found.append(module.weights(*given))  # noqa: E731
+    hooks = [layer.register_forward_pre_hook(keep) for layer in layers]
     try:
         model(input_ids)
     finally:
@@ -145,9 +138,7 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def rotary_angles(
-    position_ids: Tensor, head_dim: int, dtype: torch.dtype, theta: float = 10_000.0
-) -> tuple[Tensor, Tensor]:
+def rotary_angles(position_ids: Tensor, head_dim: int, dtype: torch.dtype, theta: float = 1e4) -> tuple[Tensor, Tensor]:
     """Cosine and sine (B, 1, T, head_dim / 2) of every position's rotation; recomputed, so no buffer can go stale."""
     exponent = torch.arange(0, head_dim, 2, device=position_ids.device, dtype=torch.float32) / head_dim
     angles = position_ids[:, None, :, None].float() * (theta**-exponent)

@@ -15,8 +15,7 @@ from oelm.models.attention import CausalSelfAttention, Context, join_heads, rota
 from oelm.models.kernels import Dropout, blocked_attention_pays, causal_attention, key_blocks, with_previous
 from oelm.models.shape import GPTConfig
 
-CHUNK = 64
-"""Tokens that linear attention compares pair by pair; what came before them is one matrix per head."""
+CHUNK = 64  # tokens that linear attention compares pair by pair; what came before them is one matrix per head
 
 
 def make_attention(config: GPTConfig, layer: int) -> nn.Module:

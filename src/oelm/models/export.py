@@ -13,7 +13,6 @@ import copy
 import json
 import re
 from dataclasses import dataclass, fields
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,12 +49,6 @@ class Stock:
     transposed: bool = False
 
 
-@cache
-def stock_architectures() -> list[Stock]:
-    rows = read_yaml(Path(__file__).with_name("export.yaml"), "table")
-    return [Stock(model, **row) for model, row in rows.items()]
-
-
 def to_stock(model: GPT) -> Any:
     """A stock transformers model with the same logits; what no stock architecture has is refused by name."""
     import transformers
@@ -87,7 +80,8 @@ def _filled(settings: dict[str, Any], shape: GPTConfig) -> dict[str, Any]:
 
 
 def _equal(shape: GPTConfig) -> Stock:
-    known = stock_architectures()
+    rows = read_yaml(Path(__file__).with_name("export.yaml"), "table")
+    known = [Stock(model, **row) for model, row in rows.items()]
     stock = next((s for s in known if all(getattr(shape, key) == value for key, value in s.shape.items())), None)
     if stock is None:
         words = ["{positions}, {norm} norm, {ffn}".format(**s.shape) + ", qk_norm" * s.shape["qk_norm"] for s in known]
@@ -136,10 +130,7 @@ def _renamed(model: GPT, stock: Stock) -> dict[str, Tensor]:
 
 
 def write_code(folder: Path) -> None:
-    """Add our modules to a saved model's folder, each importing its neighbours there, and name them in config.json.
-
-    transformers then loads it with `trust_remote_code=True`.
-    """
+    """Add our modules to a saved model's folder and name them in config.json, for `trust_remote_code=True`."""
     waiting, done = [_MODEL, _CONFIG], set()
     while waiting:
         name = waiting.pop()
@@ -156,8 +147,4 @@ def write_code(folder: Path) -> None:
 
 
 def _flat(module: str) -> str:
-    """
-    >>> _flat("oelm.models.gpt")
-    'oelm_models_gpt'
-    """
     return module.replace(".", "_")

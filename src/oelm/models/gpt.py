@@ -113,10 +113,7 @@ class GPT(nn.Module):
         return F.linear(hidden, self.embedding.weight)
 
     def save_pretrained(self, folder: str | Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
-        """Write config.json and model.safetensors, as `AutoModelForCausalLM.from_pretrained` expects them.
-
-        `state_dict` is what to write instead of the model's own weights, if those are sharded over processes.
-        """
+        """Write what from_pretrained expects; `state_dict` is for weights that are sharded over processes."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config = {"model_type": MODEL_TYPE, "architectures": ["GPTForCausalLM"], **asdict(self.config)}

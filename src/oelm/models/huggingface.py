@@ -119,16 +119,11 @@ class GPTForSequenceClassification(GPTPreTrainedModel):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
     ) -> SequenceClassifierOutput:
         hidden = self.gpt.hidden(input_ids, attention_mask=attention_mask)  # (B, T, d_model)
-        last = _last_token(input_ids, attention_mask)
+        places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        last = (places if attention_mask is None else places * attention_mask).argmax(dim=1)  # whichever side is padded
         logits = self.score(hidden[torch.arange(len(hidden), device=hidden.device), last])
         loss = None if labels is None else F.cross_entropy(logits.float(), labels.to(logits.device))
         return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
-
-
-def _last_token(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Where each text ends (B,), whichever side is padded."""
-    places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-    return (places if attention_mask is None else places * attention_mask).argmax(dim=1)
 
 
 AutoModelForCausalLM.register(HFGPTConfig, GPTForCausalLM)

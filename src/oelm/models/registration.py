@@ -44,9 +44,6 @@ class _AfterAutoClasses(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             self.loader, spec.loader = spec.loader, self
         return spec
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
         importlib.import_module(self.ours)

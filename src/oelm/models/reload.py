@@ -44,7 +44,7 @@ class ProjectionsLoader(HfQuantizer):
         described = getattr(model.config, CONFIG_KEY, None)
         if not described:
             raise OelmError(
-                f"config.json names quant_method {QUANT_METHOD!r}, but no {CONFIG_KEY}; give a complete folder"
+                f"config.json says quant_method {QUANT_METHOD!r}, but no {CONFIG_KEY}; give a complete folder"
             )
         described = {_own_path(model, path): facts for path, facts in described.items()}
         split_fused(model, described)
@@ -94,9 +94,7 @@ def _own_path(model: Any, path: str) -> str:
     for own in (path, path.removeprefix(body), body + path):
         if not modules.isdisjoint((own, own.rpartition(".")[0])):
             return own
-    raise OelmError(
-        f"{type(model).__name__} has no {path!r}, which {CONFIG_KEY} in config.json names; load its own class"
-    )
+    raise OelmError(f"{type(model).__name__} has no {path!r}, which {CONFIG_KEY} in config.json names; load its class")
 
 
 def _require_tensors(model: Any, described: dict[str, Any], files: list[str]) -> None:
@@ -112,9 +110,7 @@ def _require_tensors(model: Any, described: dict[str, Any], files: list[str]) ->
             own = f"{path}.{name}"
             forms = {own, own.removeprefix(body), body + own}
             if not there & (forms | {renamed.get(form, form) for form in forms}):
-                raise OelmError(
-                    f"the files lack {own}, which {CONFIG_KEY} in config.json asks for; give a complete folder"
-                )
+                raise OelmError(f"the files lack {own}, which {CONFIG_KEY} in config.json names; give a whole folder")
 
 
 for name in (QUANT_METHOD, "oelm"):  # and what folders of before call it

@@ -60,10 +60,8 @@ class GPTConfig:
         if self.num_heads % self.key_heads:
             raise OelmError(f"kv_heads {self.key_heads} does not divide num_heads {self.num_heads}; choose a divisor")
         if self.qk_width is not None and (self.qk_width % self.num_heads or self.qk_width > self.d_model):
-            raise OelmError(
-                f"qk_width {self.qk_width} must be a multiple of num_heads {self.num_heads} and at most d_model "
-                f"{self.d_model}"
-            )
+            limits = f"a multiple of num_heads {self.num_heads} and at most d_model {self.d_model}"
+            raise OelmError(f"qk_width {self.qk_width} must be {limits}")
         if self.positions == "rotary" and self.qk_head_dim % 2:
             raise OelmError(f"rotary positions need an even head size, not {self.qk_head_dim}; change num_heads")
         if self.offset and self.qk_head_dim % 4:
@@ -72,7 +70,7 @@ class GPTConfig:
             raise OelmError("rope_theta is for rotary positions, but these are learned; say positions: rotary")
 
     def _require_one_attention(self) -> None:
-        changed = [name for name in ("attention", "window", "tied_kv", "share") if getattr(self, name) != _usual(name)]
+        changed = [name for name in ("attention", "window", "tied_kv", "share") if self._changes(name)]
         if len(changed) > 1:
             raise OelmError(f"{' and '.join(changed)} are different kinds of attention; choose one of them")
         if changed and not self.causal:
@@ -83,8 +81,11 @@ class GPTConfig:
         without = "makes values of its keys" if self.tied_kv else without
         touched = ("qk_width",) if self.tied_kv else ("qk_width", "kv_heads", "qk_norm", "offset")
         for name in touched if without else ():
-            if getattr(self, name) != _usual(name):
+            if self._changes(name):
                 raise OelmError(f"attention that {without} cannot have {name}; leave it out")
+
+    def _changes(self, name: str) -> bool:
+        return getattr(self, name) != getattr(GPTConfig, name)
 
     @property
     def head_dim(self) -> int:
@@ -129,10 +130,6 @@ class GPTConfig:
             if name in changes:
                 result = replace(result, **change(result, changes[name]))
         return replace(result, method_architecture={**self.method_architecture, **changes})
-
-
-def _usual(name: str) -> Any:
-    return getattr(GPTConfig, name)
 
 
 def _shape(width: int, layers: int, heads: int, max_seq_len: int = 512) -> GPTConfig:

@@ -36,8 +36,7 @@ OBJECTIVES = {
 _OF_FAMILY = {"decoder": "causal", "encoder": "masked", "encoder-decoder": "seq2seq"}
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "data2vec-text")
 """Model types whose positions start after the padding id, so that they have room for fewer tokens than positions."""
-PICKLED = "OELM_PICKLED_WEIGHTS"
-"""Set to 1 to load weights that are no safetensors: unpickling a stranger's file is trusting the stranger."""
+PICKLED = "OELM_PICKLED_WEIGHTS"  # 1: load weights that are no safetensors, trusting whoever pickled them
 
 
 def stock_config(name: str, *, fresh: bool = False, overrides: Mapping[str, Any] | None = None) -> Any:
@@ -58,8 +57,7 @@ def stock_config(name: str, *, fresh: bool = False, overrides: Mapping[str, Any]
             f"model folder {name} has no safetensors; add --fresh to train it from scratch"
             f"{f' (or set {PICKLED}=1 if you trust its pickled weights)' if any(folder.glob('*.bin')) else ''}"
         )
-    unknown = [key for key in overrides or {} if not hasattr(config, key)]
-    if unknown:
+    if unknown := [key for key in overrides or {} if not hasattr(config, key)]:
         raise OelmError(f"model.overrides: a {config.model_type} has no setting {unknown[0]!r}; see its config.json")
     if overrides:
         # Of a bare type nothing is given: what follows from its sizes (head_dim) must follow from the new ones.
@@ -143,10 +141,7 @@ def longest_input(config: Any) -> int | None:
 
 
 def reads_segments(model: nn.Module) -> bool:
-    """Whether the model can be told which of two texts a token belongs to.
-
-    GPT-2 takes segments, too, but looks them up among its words: there even zeros change what is read.
-    """
+    """Whether it can be told which of two texts a token is of; GPT-2 would look that up among its words."""
     kinds = getattr(model.config, "type_vocab_size", None) or 0
     return kinds > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
 
@@ -171,22 +166,17 @@ def build(objective: str, config: Any, weights: str | Path | None) -> nn.Module:
     from transformers.utils import logging as their_logging
 
     auto = getattr(transformers, f"AutoModelFor{OBJECTIVES[objective]}")
+    how = {"config": config, "dtype": torch.float32, "trust_remote_code": False}
     their_logging.disable_progress_bar()  # also for every checkpoint to come
     verbosity = their_logging.get_verbosity()
     their_logging.set_verbosity_error()  # a new head is what we want, not news
     try:
         if weights is None or (described_in(weights) and not getattr(config, CONFIG_KEY, None)):
-            model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
+            model = auto.from_config(**how)
             model = model if weights is None else restore(model, weights)
         else:
-            model, loaded = auto.from_pretrained(
-                str(weights),
-                config=config,
-                dtype=torch.float32,
-                output_loading_info=True,
-                trust_remote_code=False,
-                use_safetensors=None if os.environ.get(PICKLED) == "1" else True,
-            )
+            safe = None if os.environ.get(PICKLED) == "1" else True
+            model, loaded = auto.from_pretrained(str(weights), **how, use_safetensors=safe, output_loading_info=True)
             _require_loaded(model, loaded, weights)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         if weights is None:

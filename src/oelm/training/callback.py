@@ -29,8 +29,7 @@ from oelm.freezing.schedules import Rates, Schedule, advance
 from oelm.training.timing import PUBLISHED_WARMUP, StepTimer
 
 STATE_FILE = "trainer_state.json"
-STATE_KEY = "oelm_freeze_report"
-"""Under which the Trainer's own state carries the report into every checkpoint."""
+STATE_KEY = "oelm_freeze_report"  # under which the Trainer's own state carries the report into every checkpoint
 
 
 class FreezeCallback(TrainerCallback):
@@ -40,8 +39,7 @@ class FreezeCallback(TrainerCallback):
         self, method_spec: str | Mapping[str, Any] | Method, *, seed: int | None = None, pretrained: bool | None = None
     ) -> None:
         self.method = method(method_spec)
-        self.seed = seed
-        """Of the frozen projections; default: the Trainer's own seed."""
+        self.seed = seed  # of the frozen projections; default: the Trainer's own seed
         self.pretrained = pretrained
         self.report: FreezeReport = None  # type: ignore[assignment] # until the Trainer is made
         self.timing: dict[str, Any] = {}
@@ -51,8 +49,7 @@ class FreezeCallback(TrainerCallback):
         self._schedule: Schedule | None = None
         self._rates: Rates
         self._hooks: list[RemovableHandle] = []
-        self._made: set[str] = set()
-        """Names of parameters that were not there before freezing: pieces, and the parts of GPT-2's fused matrix."""
+        self._made: set[str] = set()  # names of parameters that freezing made: pieces, and parts of a fused matrix
         self._current = 0
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
@@ -78,7 +75,7 @@ class FreezeCallback(TrainerCallback):
         parameters = dict(self._model.named_parameters())
         self._require_optimizer(optimizer, parameters)
         self._follow_schedule(state.global_step + 1, state)
-        self._verify(model)
+        verify_frozen(_unwrapped(model), self.report)
         self._scale_updates(optimizer, parameters)
         self._timer = StepTimer(args.device, min(PUBLISHED_WARMUP, max(0, state.max_steps) // 10))
 
@@ -91,7 +88,7 @@ class FreezeCallback(TrainerCallback):
         self._step.close()
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        self._verify(model)
+        verify_frozen(_unwrapped(model), self.report)
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self._remove_hooks()
@@ -100,7 +97,7 @@ class FreezeCallback(TrainerCallback):
             best = TrainerState.load_from_json(str(best_state))
             self._take_report(best)
             self._follow_schedule(best.global_step, best)
-        self._verify(model)
+        verify_frozen(_unwrapped(model), self.report)
         statistics = {k: v for k, v in self._timer.statistics().items() if not k.endswith("_share")}  # no phases here
         self.timing = {
             "model_type": self.method.name,
@@ -151,10 +148,7 @@ class FreezeCallback(TrainerCallback):
             )
 
     def _scale_updates(self, optimizer: Any, parameters: dict[str, nn.Parameter]) -> None:
-        """Learning rates of a method's own, whatever optimizer and scheduler the Trainer has.
-
-        A step of AdamW is proportional to its learning rate, so a factor on the rate is a factor on the step.
-        """
+        """A method's own learning rates: AdamW's step is proportional to its rate, so a factor on that is one on it."""
         self._remove_hooks()
         rates, keys = self._rates, {name: self._rates.key(name) for name in parameters}
         scaled = {name: key for name, key in keys.items() if key != (1.0, 0)}
@@ -163,9 +157,7 @@ class FreezeCallback(TrainerCallback):
         before: dict[str, Tensor] = {}
 
         def remember(*_: Any) -> None:
-            before.update(
-                {name: parameters[name].detach().clone() for name in scaled if parameters[name].grad is not None}
-            )
+            before.update({n: parameters[n].detach().clone() for n in scaled if parameters[n].grad is not None})
 
         def shorten(*_: Any) -> None:
             with torch.no_grad():
@@ -180,9 +172,6 @@ class FreezeCallback(TrainerCallback):
     def _remove_hooks(self) -> None:
         while self._hooks:
             self._hooks.pop().remove()
-
-    def _verify(self, model: nn.Module) -> None:
-        verify_frozen(_unwrapped(model), self.report)
 
 
 def _require_unused_allowed(args: Any, model: Any) -> None:

@@ -39,16 +39,12 @@ class Checkpoint:
     """One checkpoint folder, opened for reading after its hashes were checked."""
 
     def __init__(self, path: Path) -> None:
-        problem = integrity_problem(path)
-        if problem:
+        if problem := integrity_problem(path):
             raise OelmError(f"checkpoint {path} is damaged: {problem}")
         self.path = path
         self.state = read_json(path / "state.json", "step", "config") or {}
+        self.step: int = self.state["step"]
         self.freeze = read_json(path / "freeze.json") or {}
-
-    @property
-    def step(self) -> int:
-        return self.state["step"]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         return load_file(self.path / f"{name}.safetensors")
@@ -100,7 +96,6 @@ def save(
 
 
 def mark_best(path: Path) -> None:
-    """Let `best` mean this checkpoint."""
     _point(path.parent / BEST, path)
 
 
@@ -163,12 +158,8 @@ def _point(link: Path, target: Path) -> None:
 
 
 def _prune(folder: Path, newest: Path, keep: int) -> None:
-    """Keep the newest few (a fallback if the last is damaged) and what `best` points at; clear aborted writes.
-
-    Steps beyond the newest are from before a resume that had to pass them over: they are damaged.
-    """
-    steps = _steps(folder)
-    best = folder / BEST
+    """Keep the newest few and the best; clear aborted writes, and later steps, which a resume passed over as broken."""
+    steps, best = _steps(folder), folder / BEST
     last = int(newest.name.removeprefix("step-"))
     needed = {path.resolve() for step, path in sorted(s for s in steps.items() if s[0] <= last)[-keep:]}
     if best.exists():

@@ -16,11 +16,10 @@ from oelm.errors import OelmError, unknown
 from oelm.freezing.methods import method
 from oelm.models.shape import SIZES
 from oelm.records import named_model
-from oelm.validation import plain_number
+from oelm.validation import number_in
 from oelm.yaml_files import parse_yaml, read_yaml
 
-MOST_STEPS, MOST_AT_ONCE = 10**9, 2**20
-"""Beyond any machine; a slip of the keyboard is refused at once instead of being computed."""
+MOST_STEPS, MOST_AT_ONCE = 10**9, 2**20  # beyond any machine: a slip of the keyboard is refused, not computed
 
 
 def setting(default: Any, description: str, *flags: str, **limits: Any) -> Any:
@@ -40,20 +39,18 @@ class Section(BaseModel):
             return value
         if isinstance(value, bool):
             raise ValueError("it must be a number, not true or false")
-        number = plain_number(value) if isinstance(value, str) else None
-        if isinstance(value, str) and number is None and "str" not in kinds and value not in kinds:
+        number = number_in(value)
+        if isinstance(number, str) and "str" not in kinds and number not in kinds:
             words = re.findall(r"Literal\[(.*?)\]", kinds)
             raise ValueError(" or ".join(["it must be a number, written in digits", *words]))
-        return value if number is None else number
+        return number
 
 
 class ModelSection(Section):
     """A named size of our GPT and what to change in it, or any model of transformers, pretrained or fresh."""
 
     size: str = setting("", "size of our GPT: demo, tiny, small, medium-512, medium or large; default: demo")
-    overrides: dict[str, Any] = Field(
-        default_factory=dict, description="fields of GPTConfig, or of a fresh model's config.json"
-    )
+    overrides: dict[str, Any] = Field({}, description="fields of GPTConfig, or of a fresh model's config.json")
     name: str | None = Field(None, min_length=1, description="transformers model: hub name, folder or config.json")
     fresh: bool = setting(False, "with --model: its architecture only, trained from scratch")
     objective: Literal["causal", "masked", "seq2seq", "classification"] | None = setting(
@@ -110,18 +107,14 @@ class TrainingSection(Section):
     grad_clip: float = setting(1.0, "largest gradient norm; 0 switches clipping off", ge=0)
     precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "precision: fp32, bf16, or fp16 on CUDA")
     eval_every: int | None = setting(
-        None, "steps between validations; default: 1,000, or a tenth of a shorter run", ge=1
+        None, "steps between validations; default: 1,000 or a tenth of a shorter run", ge=1
     )
-    eval_budget: float = setting(
-        0.03, "share of the training computation that validation on the way may use", gt=0, le=1
-    )
+    eval_budget: float = setting(0.03, "share of training's computation that validation on the way may use", gt=0, le=1)
     eval_tokens: Annotated[int, Field(ge=1)] | Literal["all"] | None = setting(
         None, "validation tokens on the way, or all; default: as many as the budget allows"
     )
     eval_precision: Literal["training", "fp32"] = setting("training", "precision of validation: training's, or fp32")
-    score: Literal["final", "best"] = setting(
-        "final", "the result is the last validation, or the best one over the run, always of the whole set"
-    )
+    score: Literal["final", "best"] = setting("final", "the result: the last validation, or the best; of the whole set")
     segments: bool = setting(True, "tell an encoder which of two texts a token belongs to")
     checkpoint_every: int | None = setting(None, "steps between checkpoints; default: at every validation", ge=1)
     log_every: int = setting(10, "steps between rows of metrics and lines of progress", ge=1)
@@ -156,15 +149,13 @@ class TrainingSection(Section):
         """With the number of steps that `epochs` amount to; one that is given already must be the same."""
         if self.max_steps not in (None, steps):
             raise OelmError(
-                f"epochs {self.epochs:g} are {steps} steps of this data, but max_steps is {self.max_steps}; "
-                "give only one of them"
+                f"epochs {self.epochs:g} are {steps} steps of this data, but max_steps is {self.max_steps}; give one"
             )
         try:
             return TrainingSection.model_validate({**self.model_dump(), "max_steps": steps})
         except ValidationError as error:
-            raise OelmError(
-                f"epochs {self.epochs:g} are {steps} steps of this data: {one_line(error, TrainingSection)}"
-            ) from None
+            wrong = one_line(error, TrainingSection)
+            raise OelmError(f"epochs {self.epochs:g} are {steps} steps of this data: {wrong}") from None
 
 
 ADDED_LATER = ("schedule", "warmup_ratio", "decay", "eval_precision", "score", "segments")
@@ -181,10 +172,8 @@ class RuntimeSection(Section):
     strategy: Literal["ddp", "fsdp"] = setting("ddp", "of several processes: ddp (a copy each) or fsdp (a shard each)")
     gradient_checkpointing: bool = setting(False, "less memory, about a third more computation, the same result")
     sample: str | None = setting(None, "a prompt: at every validation keep what the model writes after it")
-    trackers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
-        default_factory=list,
-        description="trackers: tensorboard, wandb, mlflow or trackio, repeatable; default: none",
-        json_schema_extra={"flags": ["--track", "--report-to"]},
+    trackers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = setting(
+        [], "trackers: tensorboard, wandb, mlflow or trackio, repeatable; default: none", "--track", "--report-to"
     )
 
 
@@ -272,11 +261,9 @@ def options() -> Iterator[tuple[str, str, FieldInfo]]:
 
 def _value(text: str, assignment: str) -> Any:
     try:
-        value = parse_yaml(text, "it")
+        return number_in(parse_yaml(text, "it"))
     except OelmError:
         raise OelmError(f"setting {assignment!r}: {text!r} is not a YAML value") from None
-    number = plain_number(value) if isinstance(value, str) else None
-    return value if number is None else number  # YAML reads 3e-4 (no dot) as text; people mean the number
 
 
 _UNION_MEMBER = re.compile(r"constrained-|literal\[|dict\[|(str|int|float)$")
@@ -301,18 +288,15 @@ def one_line(error: ValidationError, root: type[BaseModel], kind: str = "setting
         else:
             message = re.sub(r"^\w+ should", "it must", _PYDANTICS.sub("", item["msg"]))
             message = message.replace("valid integer", "whole number").replace("valid dictionary", "mapping")
-            value = "" if isinstance(item["input"], dict) else f"{flags.get(key, '')} is {_short(item['input'])}"
+            given = repr(item["input"])
+            given = given if len(given) <= 80 else f"{given[:77]}…"
+            value = "" if isinstance(item["input"], dict) else f"{flags.get(key, '')} is {given}"
             start = f"{kind} {key!r}{value}{';' if value else ':'} " if item["loc"] else ""
             if problems and start and problems[-1].startswith(start):  # the next of several types that it may have
                 problems[-1] += f", or {message.removeprefix('it must be ')}"
             else:
                 problems.append(start + message)
     return "; ".join(problems)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def _known_keys(root: Any, location: tuple[int | str, ...]) -> list[str]:

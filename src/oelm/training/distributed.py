@@ -28,10 +28,8 @@ from oelm.training.interruption import STOP_SIGNALS, Interrupted
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-PATIENCE = timedelta(minutes=30)
-"""How long processes wait for each other: the first of them may be writing a large checkpoint."""
-MEETING = "OELM_MEETING"
-"""Names the file in which the processes of one machine meet, as `oelm.training.launch` has started them."""
+PATIENCE = timedelta(minutes=30)  # how long they wait for each other: the first may be writing a large checkpoint
+MEETING = "OELM_MEETING"  # names the file in which processes started by `oelm.training.launch` meet
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
 
 
@@ -80,10 +78,7 @@ class World:
         return facts
 
     def wrap(self, model: nn.Module, *, pausing: bool = False) -> nn.Module:
-        """The model to train with. Must be called again when parameters begin or cease to train.
-
-        `pausing` says that some have a gradient only at some steps.
-        """
+        """The model to train with, anew when what trains changes; `pausing`: some have gradients at some steps only."""
         return model
 
     def settle(self, model: nn.Module) -> None:
@@ -175,15 +170,10 @@ class Processes(World):
     def _require_fit(self, training: TrainingSection) -> None:
         """Refuse what cannot be shared among the processes."""
         batch = training.batch_size
-        if self.size > batch:
+        if rest := batch % self.size:
+            others = f"{batch - rest} or {batch - rest + self.size}" if batch > rest else self.size
             raise OelmError(
-                f"{self.size} processes cannot share the {batch} samples of a batch; "
-                f"raise batch_size to a multiple of {self.size}, or use at most {batch} processes"
-            )
-        if batch % self.size:
-            raise OelmError(
-                f"batch_size {batch} is not divisible by {self.size} processes; "
-                f"use {batch - batch % self.size} or {batch - batch % self.size + self.size}, or another --nproc"
+                f"batch_size {batch} is not divisible by {self.size} processes; use {others}, or another --nproc"
             )
         if self.strategy == "fsdp" and training.precision == "fp16":
             raise OelmError("precision fp16 does not go with strategy fsdp; use bf16 or fp32, or strategy ddp")
@@ -238,8 +228,7 @@ class Processes(World):
         everyone: list[Any] = [None] * self.size
         dist.all_gather_object(everyone, facts)
         for rank, theirs in enumerate(everyone):
-            differences = config_differences(everyone[0], theirs)
-            if differences:
+            if differences := config_differences(everyone[0], theirs):
                 named = "; ".join(differences[:4]).replace(" there ", " in process 0 ")
                 raise OelmError(
                     f"process {rank} is about to do something else than process 0: {named.replace(' here', ' in it')}; "

@@ -12,8 +12,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -27,17 +27,13 @@ from oelm.training.environment import usable_cores
 from oelm.training.interruption import STOP_SIGNALS, StopRequest
 from oelm.training.leash import leashed
 
-GRACE_SECONDS = 300
-"""Between a request to stop and the end: a run may be in the middle of a validation."""
+GRACE_SECONDS = 300  # between a request to stop and the end: a run may be in the middle of a validation
 POLL_SECONDS = 0.05
 _LAST_WORDS = (OelmError.exit_code, Unavailable.exit_code, *(128 + number for number in STOP_SIGNALS))
 """Exit codes after which nothing is started again: the process has said why, and would say it again."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A process that did not finish."""
-
+class Failure(NamedTuple):  # a process that did not finish
     rank: int
     pid: int
     exit_code: int
@@ -63,7 +59,8 @@ def launch(
             failures = _run_once(command, config.runtime.nproc, Path(temporary) / f"meeting-{restarts}", stop)
             if not failures:
                 return 0
-            cause = _cause(failures)
+            # The process that failed first; those that only lost it, or were ended by us, come after.
+            cause = min(failures, key=lambda failure: failure.exit_code in (-signal.SIGTERM, PeerLost.exit_code))
             kept = newest_valid(folder.checkpoints)
             place = f"from the checkpoint of step {kept.step}" if kept else "from the start (no checkpoint yet)"
             if stop.signal_number is not None:
@@ -116,9 +113,3 @@ def _environment(nproc: int, meeting: Path) -> dict[str, str]:
         loopback = next(name for _, name in socket.if_nameindex() if name in ("lo", "lo0"))
         defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
     return ours | {name: value for name, value in defaults.items() if name not in os.environ}
-
-
-def _cause(failures: Sequence[Failure]) -> Failure:
-    """The process that failed first; those that only lost it, or were ended by us, come after."""
-    after = (-signal.SIGTERM, PeerLost.exit_code)
-    return min(failures, key=lambda failure: failure.exit_code in after)

@@ -31,28 +31,22 @@ from oelm.training.objectives import LanguageModelling, Objective
 
 HASHED_BYTES = 4 * 10**9
 DEVICES = "auto, cpu, cuda, cuda:N or mps"
-LONGEST_UNASKED = 512
-"""Tokens per sequence of a model that has room for any number, or for many thousands."""
-CHECKPOINTS_AT_ONCE = 4
-"""best, the last two, and the one being written."""
+LONGEST_UNASKED = 512  # tokens per sequence of a model that has room for any number, or for many thousands
+CHECKPOINTS_AT_ONCE = 4  # best, the last two, and the one being written
 
 Data = TokenData | TaskData
 
 
 @dataclass(frozen=True)
 class Parts:
-    config: RunConfig
-    """Complete: with what only the data could tell."""
+    config: RunConfig  # complete: with what only the data could tell
     data: Data
     objective: Objective
     device: torch.device
-    build_model: Callable[[str | Path | None], nn.Module]
-    """The model with the weights of a folder, or with fresh ones."""
-    start_from: str | None = None
-    """Pretrained weights to start with."""
+    build_model: Callable[[str | Path | None], nn.Module]  # the model with the weights of a folder, or with fresh ones
+    start_from: str | None = None  # pretrained weights to start with
     world: World = ALONE
-    frozen_by: FreezeReport | None = None
-    """What stays frozen of the run that it starts from."""
+    frozen_by: FreezeReport | None = None  # what stays frozen of the run that it starts from
 
     def freeze(self, model: nn.Module, pretrained: bool | None = None) -> FreezeReport:
         if self.frozen_by is not None:
@@ -181,10 +175,7 @@ def model_config(config: RunConfig, vocab_size: int) -> GPTConfig:
     gpt = GPTConfig.of_size(config.model.size, **{"vocab_size": vocab_size, **config.model.overrides})
     gpt = gpt.with_architecture(method(config.method).architecture)
     if gpt.vocab_size < vocab_size:
-        raise OelmError(
-            f"vocab_size {gpt.vocab_size} is smaller than the tokenizer's {vocab_size}; "
-            f"leave it out or give at least {vocab_size}"
-        )
+        raise OelmError(f"vocab_size {gpt.vocab_size} is smaller than the tokenizer's {vocab_size}; leave it out")
     return gpt
 
 
@@ -253,20 +244,14 @@ def model_folder(name: str, method_name: str, seed: int) -> str:
 
 
 def frozen_by(folder: str, config: RunConfig) -> FreezeReport | None:
-    """What a checkpoint's run froze, if this run's method is the same one: it stays frozen, bit for bit.
-
-    Any other method takes the weights for pretrained ones, so that `baseline` trains everything.
-    """
+    """What a checkpoint's run froze, if this run has its method; any other takes the weights for pretrained ones."""
     if not (Path(folder) / checkpoints.MANIFEST).is_file():
         return None
     report, chosen = FreezeReport.from_dict(checkpoints.Checkpoint(Path(folder)).freeze), method(config.method)
     if chosen.to_dict() == report.method.to_dict() and not chosen.moves:
         return report
     if described_in(folder):
-        raise OelmError(
-            f"{folder} has projections that only its own method knows; use --method {report.method.name}, "
-            f"not {chosen.name}"
-        )
+        raise OelmError(f"{folder} has projections that only its own method knows; use --method {report.method.name}")
     return None
 
 

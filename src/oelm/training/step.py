@@ -79,9 +79,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Matrices decay; vectors do not (unless `everything` does), nor `mix`, which starts as the identity.
 
-    Frozen parameters are in no group. Groups carry the parameters' names.
-
-    Weights whose learning rate differs from everybody's (`rates`) have groups of their own.
+    Frozen parameters are in no group; those whose rate differs from everybody's (`rates`) have groups of their own.
     """
     chosen: dict[tuple[bool, tuple[float, int]], list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in model.named_parameters():

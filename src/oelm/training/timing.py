@@ -25,11 +25,7 @@ def now(device: torch.device) -> float:
 
 
 class StepTimer:
-    """Times the phases of each optimizer step.
-
-    with timer.step():
-        with timer.phase("forward"): ...
-    """
+    """Times the phases of each optimizer step: `with timer.step(): with timer.phase("forward"): ...`"""
 
     def __init__(self, device: torch.device, warmup_steps: int = PUBLISHED_WARMUP) -> None:
         self.device = device

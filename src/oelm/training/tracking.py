@@ -59,9 +59,8 @@ class _Wandb(Tracker):
             raise RuntimeError("not logged in; run 'wandb login'")  # init would stop and ask
         identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]  # resumed, it is the same run there
         project = os.environ.get("WANDB_PROJECT") or "oelm"
-        self.run = wandb.init(
-            project=project, name=folder.name, id=identity, dir=str(folder), config=config, resume="allow"
-        )
+        same = {"project": project, "name": folder.name, "id": identity, "resume": "allow"}
+        self.run = wandb.init(dir=str(folder), config=config, **same)
 
 
 class _Trackio(Tracker):
@@ -100,12 +99,7 @@ class _MLflow(Tracker):
         self.client.set_terminated(self.run)
 
 
-TRACKERS: dict[str, type[Tracker]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": _Wandb,
-    "mlflow": _MLflow,
-    "trackio": _Trackio,
-}
+TRACKERS = {"tensorboard": _TensorBoard, "wandb": _Wandb, "mlflow": _MLflow, "trackio": _Trackio}
 
 
 class Trackers:

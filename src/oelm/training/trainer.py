@@ -73,10 +73,7 @@ def train(config: RunConfig, out: str | Path, progress: Progress | None = None) 
 
 
 def finished(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
-    """The result of this training, if the folder has it already; then nobody needs the data any more.
-
-    Without a fingerprint nobody knows whether it is the same training until the data were opened.
-    """
+    """The result of this training, if it is there. Without a fingerprint only the data tell whether it is the same."""
     result = folder.result() if config.data.fingerprint else None
     if result is None or config_differences(folder.config(), config.to_dict()):
         return None
@@ -101,8 +98,7 @@ class Trainer:
         checkpoint = checkpoints.newest_valid(folder.checkpoints, log.warning)
         self.world.require_same({"checkpoint": checkpoint.step if checkpoint else None})
         weights = checkpoint.path if checkpoint else parts.start_from
-        reading = checkpoint.being_read() if checkpoint else nullcontext()
-        with reading:
+        with checkpoint.being_read() if checkpoint else nullcontext():
             self.model: nn.Module = parts.build_model(weights).to(self.world.home(self.device))
         if checkpoint is None:
             report = parts.freeze(self.model, pretrained=parts.start_from is not None)
@@ -110,7 +106,11 @@ class Trainer:
             folder.truncate_records(-1)
         else:
             with checkpoint.being_read():
-                self._require_same_run(checkpoint)
+                if differences := config_differences(checkpoint.state["config"], self.config.to_dict()):
+                    raise OelmError(
+                        f"{checkpoint.path} was written with another config ({'; '.join(differences[:4])}); "
+                        "restore config.yaml, or start a new run"
+                    )
                 self.freeze_report = FreezeReport.from_dict(checkpoint.freeze)
                 freeze_from_report(self.model, self.freeze_report)
         folder.record(folder.freeze_file, self.freeze_report.to_dict())
@@ -133,8 +133,13 @@ class Trainer:
         started_at = self.step
         log.info("%s: %s from step %d", self.folder.name, self.config.method_name, started_at)
         try:
-            with StopRequest() as stop:
-                result = self._until_stopped(stop)
+            with StopRequest() as stop, self.world.peers():
+                self._fit(stop)
+                final = self.best if self.settings.score == "best" else self._validate(whole=True)
+                if final is not self.best:
+                    self._keep_predictions()
+                verify_frozen(self.model, self.freeze_report)  # raises if anything frozen has moved
+                result = self.reporter.finish(self.step, final, self.best, self.freeze_report, self.model)
         except Interrupted as interruption:
             log.info("%s", interruption)
             raise
@@ -145,22 +150,8 @@ class Trainer:
             raise
         finally:
             self.reporter.trackers.close()
-        headline = self.objective.headline
-        self.reporter.say(FINISHED, self.step, **{key: result["final"][key] for key in ("loss", headline)})
+        self.reporter.say(FINISHED, self.step, **{k: result["final"][k] for k in ("loss", self.objective.headline)})
         return result
-
-    def _until_stopped(self, stop: StopRequest) -> dict[str, Any]:
-        try:
-            with self.world.peers():
-                self._fit(stop)
-                final = self.best if self.settings.score == "best" else self._validate(whole=True)
-                if final is not self.best:
-                    self._keep_predictions()
-                verify_frozen(self.model, self.freeze_report)  # raises if anything frozen has moved
-                return self.reporter.finish(self.step, final, self.best, self.freeze_report, self.model)
-        except Interrupted:
-            self.reporter.say(INTERRUPTED, self.step)  # here, where an echo of the request does no harm yet
-            raise
 
     # The loop
 
@@ -181,9 +172,9 @@ class Trainer:
             improved = (self.step % eval_every == 0 or last) and self._validate_on_the_way()
             if improved or self.step % checkpoint_every == 0 or last:
                 self._save(best=improved)
-            signal_number = self.world.agreed(stop.signal_number)
-            if signal_number is not None:
+            if (signal_number := self.world.agreed(stop.signal_number)) is not None:
                 self._save()
+                self.reporter.say(INTERRUPTED, self.step)  # here, where an echo of the request does no harm yet
                 raise Interrupted(signal_number, self.step)
 
     def _wrap(self) -> None:
@@ -294,14 +285,6 @@ class Trainer:
             tokenizer=self.data.tokenizer_path,
             best=best,
         )
-
-    def _require_same_run(self, checkpoint: Checkpoint) -> None:
-        differences = config_differences(checkpoint.state["config"], self.config.to_dict())
-        if differences:
-            raise OelmError(
-                f"{checkpoint.path} was written with another config ({'; '.join(differences[:4])}); "
-                "restore config.yaml, or start a new run"
-            )
 
     def _load_progress(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state

@@ -112,7 +112,8 @@ def accuracy_gap(claim: Claim, evidence: Evidence) -> Finding:
     """A difference of two accuracies on one set of rows, beside what chance does to a set of that size."""
     entry = evidence.experiments[claim["arm"]]
     before, after = (evidence.figure(claim[k], "accuracy") for k in ("baseline", "arm"))
-    rows, looks = evidence.datasets[entry["dataset"]]["judged_rows"], _looks(claim["arm"], evidence)
+    rows, training = evidence.datasets[entry["dataset"]]["judged_rows"], entry["training"]
+    looks = evidence.steps(claim["arm"]) // training["eval_every"] if training.get("score") == "best" else 1
     noise = math.sqrt((before * (1 - before) + after * (1 - after)) / rows)
     points, limit = 100 * (after - before), 100 * TWO_SIDED_95 * noise
     published = f"{before:.2%} → {after:.2%}"
@@ -175,9 +176,3 @@ def _overwritten(name: str, evidence: Evidence) -> str | None:
         return None
     drawn = made.part(replaced[0]).init
     return f"{name} trains {' and '.join(replaced)} matrices drawn afresh ({drawn}), not the pretrained ones"
-
-
-def _looks(name: str, evidence: Evidence) -> int:
-    """How many validations the published score is the best of."""
-    training = evidence.experiments[name]["training"]
-    return evidence.steps(name) // training["eval_every"] if training.get("score") == "best" else 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from oelm.analysis.compare.statistics import METRICS, Metric, spread
 from oelm.errors import OelmError
 from oelm.freezing.methods import Method, method
-from oelm.runs import RunFolder, diverged
+from oelm.runs import RunFolder
 
 if TYPE_CHECKING:
     from oelm.analysis.compare.record import ArmRecord
@@ -52,11 +52,6 @@ class Run:
     @property
     def max_steps(self) -> int | None:
         return (self.config.get("training") or {}).get("max_steps")
-
-    @property
-    def diverged(self) -> bool:
-        """Whether it failed of itself; a full disk says nothing of a learning rate."""
-        return diverged(self.folder.status())
 
     @property
     def final(self) -> dict[str, Any]:

@@ -54,10 +54,7 @@ def place_of(run: Run) -> tuple[str, str]:
 
 
 def _by_length(groups: list[list[Run]]) -> Iterator[tuple[str, list[list[Run]], list[list[Run]]]]:
-    """Where plain baselines were trained for several lengths, each apart; arms of no such length with the longest.
-
-    Lengths that nothing but plain baselines has are a ladder, by which the others are measured (`times`).
-    """
+    """Plain baselines of several lengths apart, others with theirs or the longest; the rest is a ladder (`times`)."""
     ladder = [runs for runs in groups if runs[0].method.name == BASELINE]
     lengths = sorted({_length(runs[0]) for runs in ladder})
     others = {_length(runs[0]) for runs in groups if runs[0].method.name != BASELINE}

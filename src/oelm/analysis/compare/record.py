@@ -120,10 +120,7 @@ def records_of(comparison: Comparison) -> list[ArmRecord]:
 
 
 def best_of(comparison: Comparison) -> tuple[ArmRecord, Gap, int] | None:
-    """The arm that leaves something untrained nearest to the plain baseline, its gap, and among how many it is best.
-
-    The gap's interval is corrected for having chosen among so many (Šidák).
-    """
+    """The arm with something untrained that is nearest to the plain baseline, its gap (Šidák), and among how many."""
     rivals = [r for r in comparison.records if r.verdict and r.plain and r.plain.comparable]
     if not rivals:
         return None
@@ -241,13 +238,11 @@ def _frozen_check(arm: Arm) -> str:
 
 
 def _mean(arm: Arm, key: str) -> float | None:
-    values = arm.facts(key)
-    return spread(values).mean if values else None
+    return spread(values).mean if (values := arm.facts(key)) else None
 
 
 def _first(arm: Arm, key: str) -> int | None:
-    values = arm.facts(key)
-    return int(values[0]) if values else None
+    return int(values[0]) if (values := arm.facts(key)) else None
 
 
 def _beside_plain(arm: Arm, key: str) -> float | None:

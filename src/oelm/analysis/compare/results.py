@@ -15,7 +15,7 @@ from oelm.analysis.compare.comparison import FAILED as NO_SCORE
 from oelm.analysis.compare.comparison import group_into_comparisons, place_of
 from oelm.analysis.compare.times import checked
 from oelm.errors import OelmError, printable
-from oelm.runs import DEAD, FINISHED, RunFolder, find_files, find_runs
+from oelm.runs import DEAD, FINISHED, RunFolder, diverged, find_files, find_runs
 
 BESIDE = ("questions.json", "step_time.json", "samples.json", "sweep.json")  # what is read in the folders above runs
 UNREADABLE = (OelmError, OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -52,7 +52,9 @@ class Loaded:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        return group_into_comparisons(self.finished, self.sweeps, [run for run in self.incomplete if run.diverged])
+        # A run that failed of itself was tried; a full disk says nothing of a learning rate.
+        failed = [run for run in self.incomplete if diverged(run.folder.status())]
+        return group_into_comparisons(self.finished, self.sweeps, failed)
 
     @property
     def arms(self) -> list[Arm]:
@@ -73,11 +75,13 @@ def load_runs(paths: str | Path | Iterable[str | Path]) -> Loaded:
     folders: dict[Path, RunFolder] = {}
     missing: list[Run | Skipped] = []
     for path in map(Path, given):
-        found = _run_folders(path)
+        # Also folders that were runs once: a missing config is a reason to be named, not to be overlooked.
+        traces = [file for name in ("status.json", "result.json") for file in find_files(path, name)]
+        found = {folder.path for folder in find_runs(path)} | {file.parent for file in traces}
         if not found:
             missing.append(Skipped(path, Note("skip_no_run" if path.exists() else "skip_missing")))
-        for folder in found:
-            folders.setdefault(folder.path.resolve(), folder)
+        for folder in sorted(found):
+            folders.setdefault(folder.resolve(), RunFolder(folder))
     read = [read_run(folder) for folder in folders.values()]
     return gather([*missing, *read], dict.fromkeys(path.parent for path in folders))
 
@@ -114,42 +118,28 @@ def require_finished(paths: str | Path | Iterable[str | Path]) -> Loaded:
     raise OelmError(f"no finished run to show: {'; '.join(found[:3])}{more}; {way_out}")
 
 
-def _run_folders(path: Path) -> list[RunFolder]:
-    """Also folders that were runs once: a missing config is a reason to be named, not to be overlooked."""
-    found = {folder.path for folder in find_runs(path)}
-    for trace in ("status.json", "result.json"):
-        found |= {file.parent for file in find_files(path, trace)}
-    return [RunFolder(folder) for folder in sorted(found)]
-
-
 def read_run(folder: RunFolder) -> Run | Skipped:
     """One run, or why it cannot be read."""
     try:
-        return _read(folder)
+        config, result, status = RunFolder.open(folder.path).config(), folder.result(), folder.status()
+        run = Run(
+            name=folder.name,
+            folder=folder,
+            config=config,
+            state=FINISHED if result is not None else {FINISHED: DEAD}.get(status["state"], status["state"]),
+            step=(result or status).get("steps") or status.get("step", 0),
+            result=result,
+            environment=folder.environment() or {},
+            validations=folder.metrics("validation"),
+        )
+        if result is not None and "train_tokens" not in result:
+            run = replace(run, result={**result, **_prepared(folder.path, run.data_key)})
+        run.method  # noqa: B018 - one that this version does not know, or knows as something else, is refused here
+        if result is not None and not is_number(value := run.final[run.metric.key]):
+            raise OelmError(f"{folder.result_file}: {run.metric.name} is {value!r}")
+        return run
     except UNREADABLE as error:
         return _unreadable(folder.path, error)
-
-
-def _read(folder: RunFolder) -> Run:
-    config, result, status = RunFolder.open(folder.path).config(), folder.result(), folder.status()
-    run = Run(
-        name=folder.name,
-        folder=folder,
-        config=config,
-        state=FINISHED if result is not None else {FINISHED: DEAD}.get(status["state"], status["state"]),
-        step=(result or status).get("steps") or status.get("step", 0),
-        result=result,
-        environment=folder.environment() or {},
-        validations=folder.metrics("validation"),
-    )
-    if result is not None and "train_tokens" not in result:
-        run = replace(run, result={**result, **_prepared(folder.path, run.data_key)})
-    run.method  # noqa: B018 - one that this version does not know, or knows as something else, is refused here
-    if result is not None:
-        value = run.final[run.metric.key]
-        if not is_number(value):
-            raise OelmError(f"{folder.result_file}: {run.metric.name} is {value!r}")
-    return run
 
 
 def _prepared(run: Path, fingerprint: str) -> dict[str, Any]:

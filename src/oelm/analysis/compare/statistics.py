@@ -16,6 +16,7 @@ LEVEL = 0.95
 GOAL_PERCENT = 5.0  # the study's own bar: at most 5 % worse than the baseline
 TINY = 1e-12
 MOST_SEEDS = 1_000
+Scores = Mapping[int, float]  # by seed
 MET, MISSED, UNDECIDED, NOT_COMPARABLE = "met", "missed", "undecided", "not comparable"
 
 
@@ -80,11 +81,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def paired_t(differences: Sequence[float], level: float = LEVEL) -> Interval | None:
-    """The interval of the mean difference if differences are normal; None with fewer than two, or two equal ones.
-
-    Two equal differences, as accuracies on few rows easily are, do not mean that there is no noise.
-    """
-    count = len(differences)
+    """The interval of the mean difference if differences are normal; None with fewer than two, or two equal ones."""
+    count = len(differences)  # two equal ones, as accuracies on few rows easily are, do not mean that there is no noise
     if count < 2 or (count == 2 and abs(differences[0] - differences[1]) < TINY):
         return None
     return _around(differences, float(np.std(differences, ddof=1)) / math.sqrt(count), count - 1, level)
@@ -117,9 +115,7 @@ def corrected_level(count: int, level: float = LEVEL) -> float:
     return level ** (1 / max(1, count))
 
 
-def paired_gap(
-    metric: Metric, arm: Mapping[int, float], baseline: Mapping[int, float], level: float = LEVEL
-) -> Gap | None:
+def paired_gap(metric: Metric, arm: Scores, baseline: Scores, level: float = LEVEL) -> Gap | None:
     """Scores by seed against the baseline's; None without a common seed.
 
     >>> gap = paired_gap(METRICS[0], {0: 11.0, 1: 11.0, 2: 9.0}, {0: 10.0, 1: 10.0})

@@ -132,10 +132,7 @@ class Law:
 
 
 def laws(baseline: Arm, ladder: Sequence[Arm]) -> dict[int, Law]:
-    """By seed, from the plain baselines that differ from this one in length alone, itself among them.
-
-    Of seeds that have enough lengths and get better with longer training.
-    """
+    """By seed, from the plain baselines that differ in length alone; of seeds with enough lengths that get better."""
     found = {}
     lengths = sorted((arm for arm in ladder if _but_length(arm) == _but_length(baseline)), key=_steps)
     for seed in lengths[0].scores if lengths else ():

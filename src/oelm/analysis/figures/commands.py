@@ -32,7 +32,9 @@ def draw(result: dict[str, Any]) -> dict[str, bytes]:
             low, high = (1000 * q for q in arm["quartiles_seconds"])
             axes.plot([low, high], [y, y], color=INK, linewidth=1.4)
             axes.plot(1000 * arm["limit_seconds"], y, "|", color="#d55e00", markersize=20, markeredgewidth=2)
-            axes.text(1.02, y, _beside(arm), transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
+            ratio = f"{arm['ratio']:.2f} [{arm['low']:.2f}, {arm['high']:.2f}]"
+            beside = f"{'reference' if arm['verdict'] == 'reference' else ratio}, {arm['times_limit']:.2f}× limit"
+            axes.text(1.02, y, beside, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
         for phase, shade in zip(PHASES, _SHADES, strict=True):
             axes.barh([0], [0], color=shade, label=phase)
         axes.plot([], [], "|", color="#d55e00", markersize=10, markeredgewidth=2, label="FLOPs ÷ matmul peak")
@@ -44,13 +46,6 @@ def draw(result: dict[str, Any]) -> dict[str, bytes]:
         axes.set_title(headline(result), fontsize=9, color=FAINT, fontweight="normal")
         figure.legend(loc="outside lower left", ncols=6, frameon=False, fontsize=8)
         return {suffix: saved(figure, suffix) for suffix in ("svg", "png")}
-
-
-def _beside(arm: dict[str, Any]) -> str:
-    limit = f"{arm['times_limit']:.2f}× limit"
-    if arm["verdict"] == "reference":
-        return f"reference, {limit}"
-    return f"{arm['ratio']:.2f} [{arm['low']:.2f}, {arm['high']:.2f}], {limit}"
 
 
 def heads_figure(heads: dict[str, Any], title: str) -> bytes:

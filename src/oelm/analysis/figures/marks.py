@@ -42,9 +42,8 @@ def goal_level(comparison: Comparison) -> float | None:
 
 
 def goal_line(axes: Axes, comparison: Comparison, t: Texts, vertical: bool = False) -> None:
-    value, text = goal_value(comparison), t("goal_line")
-    if comparison.metric.gap_in_points:
-        text = t("goal_line_points", points=f"{value:.1f}".replace("-", "−"))
+    value, points = goal_value(comparison), comparison.metric.gap_in_points
+    text = t("goal_line_points", points=f"{value:.1f}".replace("-", "−")) if points else t("goal_line")
     dashed_line(axes, value, text, vertical)
 
 

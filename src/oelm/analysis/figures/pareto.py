@@ -100,8 +100,7 @@ def _name(axes: Axes, named: list[Point], points: list[Point]) -> None:
         for dx, dy in SPOTS:
             left = x + dx * inch - (width if dx < 0 else 0)
             box = Bbox.from_bounds(left, y + dy * inch, width, height)
-            inside = axes.bbox.containsx(box.x0) and axes.bbox.containsx(box.x1)
-            inside = inside and axes.bbox.containsy(box.y0) and axes.bbox.containsy(box.y1)
+            inside = all(axes.bbox.contains(x, y) for x, y in (box.p0, box.p1))
             if inside and not box.count_overlaps(taken):
                 break
         taken.append(box)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -111,13 +112,8 @@ class Content:
 
     def render(self, template: str) -> str:
         """Figures of a page are left as marks with their digests."""
-        environment = Environment(
-            loader=PackageLoader("oelm.analysis.report"),
-            autoescape=".html" in template,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        how: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+        environment = Environment(loader=PackageLoader("oelm.analysis.report"), autoescape=".html" in template, **how)
         environment.filters |= {"fence": _fence, "md": escape_markdown, "pieces": lambda cell: cell.split(FOLD)}
         environment.filters["breakable"] = lambda text: escape(text).replace("+", Markup("+<wbr>"))
         return environment.get_template(template).render(

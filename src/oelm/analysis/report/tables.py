@@ -3,6 +3,8 @@
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from oelm.analysis.compare.arms import Arm, Comparison
 from oelm.analysis.compare.comparison import RATE
 from oelm.analysis.compare.record import ArmRecord
@@ -35,7 +37,8 @@ def summary_table(loaded: Loaded, lang: str = "en") -> Table:
 
 def all_tables(loaded: Loaded, lang: str = "en") -> list[Table]:
     t, arms = texts(lang), _all(loaded)
-    gaps = [r for comparison in loaded.comparisons for r in _best_first(comparison.records)]
+    opposed = [[r for r in comparison.records if r.opponents] for comparison in loaded.comparisons]
+    gaps = [r for rows in opposed for r in sorted(rows, key=lambda r: np.mean(r.opponents[0].gap.logs))]  # best first
     measured, damaged = evaluation_tables(loaded, t, _place)
     skipped = [{"path": str(s.path), "reason": t.note(s.note)} for s in (*loaded.skipped, *damaged)]
     tables = [
@@ -89,12 +92,6 @@ def sweep_table(comparison: Comparison, lang: str = "en") -> Table:
 
 def _all(loaded: Loaded) -> list[ArmRecord]:
     return [record for comparison in loaded.comparisons for record in comparison.records]
-
-
-def _best_first(records: list[ArmRecord]) -> list[ArmRecord]:
-    """Arms with an opponent, by their gap to the plain baseline."""
-    found = [r for r in records if r.opponents]
-    return sorted(found, key=lambda r: sum(r.opponents[0].gap.logs) / len(r.opponents[0].gap.logs))
 
 
 def _where(comparison: Comparison, arm: Arm) -> dict[str, Any]:
