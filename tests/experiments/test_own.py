@@ -85,7 +85,7 @@ def test_several_experiments_of_one_file_share_their_defaults(workplace: Path) -
     ("change", "message"),
     [
         ("data: words\nmethods: [baseline\nseeds: [0]", r"mine\.yaml cannot be read: .* line 2, column 10"),
-        ("- a", r"mine\.yaml holds no mapping; it needs data, methods and seeds"),
+        ("- a", r"mine\.yaml is no mapping; it needs data, methods and seeds"),
         ({"methods": ["baselin"]}, r"mine\.yaml: mine: method 'baselin' is unknown; did you mean 'baseline'"),
         ({"seeds": ["a"]}, r"mine\.yaml: key 'seeds\.0' is 'a'"),
         (
@@ -97,11 +97,11 @@ def test_several_experiments_of_one_file_share_their_defaults(workplace: Path) -
         ({"data": {"corpus": "wiki"}}, r"mine\.yaml: key 'data': corpus 'wiki' is unknown; .*oelm data prepare"),
         ({"data": {"path": "words", "corpus": "fables"}}, r"path 'words' names prepared data; leave corpus"),
         ({"data": None}, r"mine\.yaml: an experiment has either data or a task"),
-        ({"scales": 3}, r"mine\.yaml: key 'scales' is 3; give each its changes"),
+        ({"scales": 3}, r"mine\.yaml: key 'scales' is 3; give each a mapping"),
         ({"scales": {"mini": 3}}, r"mine\.yaml: key 'scales' is \{'mini': 3\}"),
         ({"model": {"overrides": 5}}, r"mine\.yaml: mine: .*'model\.overrides' is 5"),
         ({"seeds": True}, r"mine\.yaml: key 'seeds' is True"),
-        ("experiments: {a: 3}", r"mine\.yaml: a is 3; give its keys and values"),
+        ("experiments: {a: 3}", r"mine\.yaml: a is 3; give its keys, e"),
         ("experiments: {a: {}}\nseeds: [0]", r"mine\.yaml: key 'seeds' belongs into an experiment, or into defaults"),
     ],
 )

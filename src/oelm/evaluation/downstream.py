@@ -150,8 +150,8 @@ def _built(name: str, entry: Any, files: dict[str, Path] | None) -> Any:
         return _manager().load([{**config, "custom_dataset": lambda **_: read}])["tasks"][name]
     except Exception as error:
         if files is None:
-            why = reason(error)
-            raise Unavailable(f"the rows of task {name} cannot be had ({why}); give files with --task-data") from error
+            way = "give local files with --task-data FOLDER"
+            raise Unavailable(f"the rows of task {name} cannot be had ({reason(error)}); {way}") from error
         told = f"{type(error).__name__}: {reason(error, '.')}"
         where = " or ".join(map(str, files.values()))
         raise OelmError(f"{where} does not fit task {name} ({told}); give JSON lines with its own fields") from error

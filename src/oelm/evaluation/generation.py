@@ -42,7 +42,9 @@ def write(
     ids = subject.encode(prompt)
     room = subject.context - len(ids)
     if room < 1:
-        raise OelmError(f"the prompt has {len(ids)} tokens, the model's context is {subject.context}; shorten it")
+        raise OelmError(
+            f"the prompt has {len(ids)} tokens, the model's context is {subject.context}; shorten the prompt"
+        )
     torch.manual_seed(seed)
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     given, end = torch.tensor([ids] * batch), subject.end
