@@ -18,7 +18,9 @@ def unreachable() -> str | None:
     """
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE or getproxies():
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    if getproxies():
         return None
     address = urlsplit(constants.ENDPOINT)
     try:

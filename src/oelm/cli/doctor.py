@@ -68,12 +68,8 @@ def _memory_gb() -> float:
 
 
 def _hub() -> str:
-    from huggingface_hub import constants
-
     from oelm.hub import unreachable
 
-    if constants.HF_HUB_OFFLINE:
-        return "switched off (HF_HUB_OFFLINE is set); local files work"
     why = unreachable()
     return f"not reachable ({why}); local files work in place of hub names" if why else "reachable"
 
