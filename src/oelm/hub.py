@@ -15,7 +15,9 @@ def unreachable() -> str | None:
     """Why the hub cannot be reached; None if it can, or if only a proxy could tell."""
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE or getproxies():
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    if getproxies():
         return None
     address = urlsplit(constants.ENDPOINT)
     try:

@@ -39,6 +39,15 @@ def number_in(value: Any) -> Any:
     return value if number is None else number
 
 
+def whole_number(text: str) -> int | None:
+    """Decimal digits as people write them, without a sign.
+
+    >>> whole_number("8"), whole_number("08"), whole_number("²"), whole_number("9" * 5000)
+    (8, None, None, None)
+    """
+    return int(text) if re.fullmatch(r"0|[1-9][0-9]{0,17}", text) else None
+
+
 TOKENS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}
 SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 

@@ -127,6 +127,10 @@ def test_nothing_is_announced_before_a_refusal(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["prepare", str(tmp_path), "--tokenizer", "bpe:300"])
     assert "holds no text" in str(result.exception)
     assert "training bpe" not in result.output
+    (tmp_path / "one.jsonl").write_text('{"text": "a single document"}\n')
+    result = CliRunner().invoke(app, ["prepare", str(tmp_path / "one.jsonl"), "--tokenizer", "bpe:300"])
+    assert "falls in its validation split" in str(result.exception)
+    assert "training bpe" not in result.output
 
 
 def test_a_name_does_not_lead_out_of_the_data_folder(tmp_path: Path) -> None:

@@ -330,8 +330,9 @@ def test_without_a_network_the_hub_is_asked_once_and_the_answer_is_one_line(unre
     assert "Retrying" not in run.stderr  # which is what takes half a minute; the time itself depends on the machine
 
 
-def test_an_unknown_model_without_a_network_is_one_line_at_once():
-    ((run, heavy),) = quick(["inspect", "llama-1b"], HF_HUB_OFFLINE="0", HF_ENDPOINT="http://127.0.0.1:9")
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_an_unknown_model_without_a_network_is_one_line_at_once(offline):
+    ((run, heavy),) = quick(["inspect", "llama-1b"], HF_HUB_OFFLINE=offline, HF_ENDPOINT="http://127.0.0.1:9")
     refused(
         run, "model 'llama-1b' is unknown here, and the hub cannot be reached", "or a folder with a config", code=69
     )

@@ -123,6 +123,7 @@ def test_a_heartbeat_from_the_future_is_no_sign_of_life(runs):
     for ahead, state in ((5, "running"), (3600, "dead"), (1e12, "dead")):
         folder.status_file.write_text(json.dumps({**status, "heartbeat": time.time() + ahead}))
         assert states()["a"] == state
+        assert "-" not in CliRunner().invoke(app, ["status", str(runs)]).stdout
 
 
 def test_a_run_that_is_alive_on_another_machine_is_not_gone_on_with_here(runs):

@@ -29,6 +29,7 @@ def test_a_torn_line_waits_and_a_broken_one_is_left_out(tmp_path: Path) -> None:
     assert len(series.columns(run.metrics_file, "train")["step"]) == before
     with run.metrics_file.open("a") as file:
         file.write('ss": 1.0}\nnonsense\n[1]\n{"kind": "train", "step": 3001, "loss": 2.0}\n')
+        file.write(f'{{"kind": "train", "step": {10**400}, "loss": {10**400}}}\n')
     assert list(series.columns(run.metrics_file, "train")["loss"][before:]) == [1.0, 2.0]
 
 

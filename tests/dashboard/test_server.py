@@ -108,6 +108,8 @@ def test_what_is_asked_wrongly_is_refused_in_one_line(page) -> None:
         assert answer.status_code == 400 and "unknown" in answer.json()["error"]
     assert page.get("/api/curves?c=nobody&y=train.loss").status_code == 404
     assert page.get("/api/run/nobody").status_code == 404
+    for number in ("²", "9" * 5000):
+        assert page.get("/api/run/nobody/log", params={"from": number}).status_code == 404
     assert page.get("/api/curves", params={"c": found["id"], "y": "train.loss", "smooth": "NaN"}).status_code == 200
 
 

@@ -120,9 +120,11 @@ def test_limits_in_a_published_tokenizer_do_not_shorten_documents(trained: Token
     assert load_tokenizer(tmp_path).encode(TEXT[0]).ids == trained.encode(TEXT[0]).ids
 
 
-@pytest.mark.parametrize("spec", ["bpe:256", "bpe:0", "bpe:", "bpe:many", "bpe:-5"])
+@pytest.mark.parametrize(
+    "spec", ["bpe:256", "bpe:0", "bpe:", "bpe:many", "bpe:-5", "bpe:0300", "bpe:٣٠٠", "bpe:²²²", "bpe:9999999999"]
+)
 def test_an_impossible_size_is_refused(spec: str) -> None:
-    with pytest.raises(OelmError, match=rf"'{spec}' is not possible.*from 257 on"):
+    with pytest.raises(OelmError, match=rf"'{spec}' is not possible.*from 257 to 1,000,000"):
         load_tokenizer(spec, TEXT)
 
 

@@ -87,7 +87,10 @@ def test_several_experiments_of_one_file_share_their_defaults(workplace: Path) -
         ("data: words\nmethods: [baseline\nseeds: [0]", r"mine\.yaml cannot be read: .* line 2, column 10"),
         ("- a", r"mine\.yaml is no mapping; it needs data, methods and seeds"),
         ({"methods": ["baselin"]}, r"mine\.yaml: mine: method 'baselin' is unknown; did you mean 'baseline'"),
-        ({"seeds": ["a"]}, r"mine\.yaml: key 'seeds\.0' is 'a'"),
+        ({"seeds": ["a"]}, r"mine\.yaml: key 'seeds' is \['a'\]; it must be a number, written in digits"),
+        ({"seeds": [0, False]}, r"mine\.yaml: key 'seeds' is \[0, False\]; it must be a number, not true or false"),
+        ({"seeds": ["1_0"]}, r"mine\.yaml: key 'seeds' is \['1_0'\]; it must be a number, written in digits"),
+        ({"data": ""}, r"mine\.yaml: key 'data\.path' is ''; it must have at least 1 character"),
         (
             {"training": {"max_step": 3}},
             r"mine\.yaml: mine: .*'training\.max_step' is unknown; did you mean .*max_steps'",

@@ -67,6 +67,7 @@ def test_what_every_committed_run_was_trained_on_is_told_by_a_manifest():
         pytest.skip("needs the committed records in results/")
     used = {run.result()["data_fingerprint"] for run in find_runs(ROOT / "results")}
     assert len(used) >= 7
+    table = (ROOT / "results" / "README.md").read_text().split("## What was trained on")[1].split("##")[0]
     for name in used:
         text = (ROOT / "results" / "data" / f"{name}.json").read_text()
         manifest = json.loads(text)
@@ -75,6 +76,8 @@ def test_what_every_committed_run_was_trained_on_is_told_by_a_manifest():
         assert found == name
         assert manifest["splits"]["train"]["tokens"] > 0
         assert '"/' not in text
+        amount = manifest["splits"]["train"].get("rows") or manifest["splits"]["train"]["documents"]
+        assert f"{amount:,} " in table or f"{amount:,} |" in table, f"results/README.md does not tell of {name}"
 
 
 def test_without_our_files_the_hub_gives_as_many_stories_as_our_sample_has(monkeypatch):

@@ -45,7 +45,8 @@ def test_a_method_may_apply_to_some_layers_only(layers, frozen):
 @pytest.mark.parametrize(
     ("layers", "message"),
     [("4", "layer 4 does not exist; the model has layers 0 to 3"), ("last5", "wants 5 layers, but the model has 4"),
-     ("some", "'some' is not understood"), ("first-1", "not understood")],
+     ("some", "'some' is not understood"), ("first-1", "not understood"), ("last01", "not understood"),
+     ("٠", "not understood"), ("9" * 5000, "not understood")],
 )  # fmt: skip
 def test_layers_that_do_not_exist_are_refused(layers, message):
     with pytest.raises(OelmError, match=message):

@@ -57,7 +57,7 @@ def test_a_path_that_is_not_there_is_not_asked_of_the_hub(name):
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path):
-    with pytest.raises(oelm.OelmError, match=r"'bert-basic' is unknown here .* known: demo, .*bert-base"):
+    with pytest.raises(oelm.OelmError, match=r"'bert-basic' is unknown here.* known: demo, .*bert-base"):
         inspect_model("bert-basic", "baseline")
     with pytest.raises(oelm.OelmError, match="is no model folder"):
         inspect_model(str(tmp_path), "baseline")

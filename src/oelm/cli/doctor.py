@@ -67,11 +67,7 @@ def _memory() -> str:
 
 
 def _hub() -> str:
-    from huggingface_hub import constants
-
     from oelm.hub import unreachable
 
-    if constants.HF_HUB_OFFLINE:
-        return "switched off (HF_HUB_OFFLINE is set); local files work"
     why = unreachable()
     return f"not reachable ({why}); local files work in place of hub names" if why else "reachable"

@@ -228,7 +228,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     steps = f"{row['step']:,}" + (f"/{row['max_steps']:,}" if row["max_steps"] else "")
     score = f"{row['perplexity']:.3f}" if row["perplexity"] else f"{row['accuracy']:.2%}" if row["accuracy"] else ""
     speed = f"{row['tokens_per_second']:,.0f}" if row["tokens_per_second"] and row["state"] == "running" else ""
-    silence = time.time() - row["heartbeat"] if row["heartbeat"] else None
-    silent = duration(silence) + " ago" if silence and row["state"] in ("running", "dead") else ""
+    silence = time.time() - row["heartbeat"] if row["heartbeat"] else 0.0
+    silent = duration(silence) + " ago" if silence > 0 and row["state"] in ("running", "dead") else ""
     loss = f"{row['loss']:.4f}" if row["loss"] is not None else ""
     return [steps, loss, score, speed, duration(row["eta_seconds"]), printable(row["device"] or ""), silent]

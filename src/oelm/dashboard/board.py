@@ -19,6 +19,7 @@ from oelm.analysis.compare.results import in_words
 from oelm.dashboard.plain import number, require_plain, short
 from oelm.errors import OelmError
 from oelm.runs import FINISHED, RUNNING, UNREADABLE, RunFolder, facts_of
+from oelm.validation import whole_number
 
 FRESH_SECONDS, MOST_SECONDS = 0.5, 1.0
 SETTLED_SECONDS = 2.0
@@ -67,7 +68,7 @@ class Board:
         """Rows that are new or different since a version, and the runs that are gone."""
         with self._lock:
             boot, _, known = since.partition(".")
-            after = int(known) if boot == self._boot and known.isdigit() else 0
+            after = (whole_number(known) or 0) if boot == self._boot else 0
             return {
                 "version": f"{self._boot}.{self._version}",
                 "results": self.results,

@@ -1,11 +1,11 @@
 """Reading folders that somebody else wrote: plain files of sane size within the given folders, and nothing else."""
 
-import math
 import os
 import stat
 from pathlib import Path
 from typing import Any
 
+from oelm.analysis.compare.arms import is_number
 from oelm.errors import OelmError
 from oelm.runs import RunFolder
 
@@ -41,7 +41,7 @@ def require_plain_file(file: Path, limit: int | None = None) -> None:
 
 
 def number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+    return value if is_number(value) else None
 
 
 def short(value: Any, most: int = 200) -> str | None:

@@ -25,6 +25,7 @@ from oelm.dashboard.run_page import curves, details, log_end
 from oelm.dashboard.security import Guard, require_safe
 from oelm.dashboard.series import Series
 from oelm.errors import OelmError
+from oelm.validation import whole_number
 
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 Judge = Callable[[Any], list[dict[str, Any]]]  # from loaded runs to the verdicts on the published claims
@@ -75,7 +76,7 @@ class _Asked:
         self.since, self.scope, self.axis = given.get("since", ""), given.get("scope", ""), given.get("x", "step")
         self.comparison, self.metric = given.get("c", ""), given.get("y", "")
         self.lang = given["lang"] if given.get("lang") in LANGUAGES else "en"
-        self.start = int(given["from"]) if given.get("from", "").isdigit() else None
+        self.start = whole_number(given.get("from", ""))
         try:
             self.weight = min(0.99, max(0.0, number(float(given.get("smooth", "0"))) or 0.0))
         except ValueError:

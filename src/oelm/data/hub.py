@@ -108,9 +108,7 @@ class HubDataset:
             raise Unavailable(f"dataset {self.dataset} broke off ({reason(error, self.dataset)}); {again}") from error
 
     def _refused(self, error: Exception) -> OelmError:
-        from huggingface_hub import constants
-
-        if isinstance(error, ValueError) and (self.is_local or not (constants.HF_HUB_OFFLINE or unreachable())):
+        if isinstance(error, ValueError) and (self.is_local or not unreachable()):
             said = reason(error, self.dataset).rstrip(".")  # it is there, but not what was asked of it
             return OelmError(f"dataset {self.dataset}: {said}; choose with --config and --split")
         return Unavailable(self.failure.replace("{reason}", reason(error, self.dataset)))

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 Encoded = tuple[NDArray[Any], list[int]]
 FEW_DOCUMENTS = 10  # of validation: fewer say little
 CHUNK_BYTES = 256 << 10  # small enough to stay in cache, large enough to cost far more than its bookkeeping
+MORE = "give --validation PATH or a larger --validation-fraction"
 
 
 Note = Callable[[str], None]
@@ -103,8 +104,8 @@ def prepare(
         provenance = source.provenance()
         write_json(staging / SOURCE, provenance)
         if bpe_size(tokenizer_spec) is not None:
-            for split in FILES:
-                next(source.texts(split), None)  # what cannot be read is refused before anything is announced
+            for split in FILES:  # what cannot be read is refused before anything is announced
+                _require_some(source, split, next(source.texts(split), None))
             note(f"training {tokenizer_spec} on at most {sample / 1e6:.3g} MB of the training text")
         tokenizer = tokenizer or load_tokenizer(tokenizer_spec, documents(source, "train"), sample_bytes=sample)
         encoder = _Encoder(tokenizer, identity or tokenizer_hash(tokenizer), workers or os.cpu_count() or 1)
@@ -170,15 +171,18 @@ def _encode_split(
         while pending and not (limit is not None and done.tokens >= limit):
             write_oldest()
     progress(split, done, done.bytes_of_text)  # no guess any more
-    more = "give --validation PATH or a larger --validation-fraction"
-    if not done.documents:
-        raise OelmError(f"no document of {source.name!r} falls in its {split} split; {more}")
+    _require_some(source, split, done.documents)
     if done.documents < FEW_DOCUMENTS and split == "validation":
         few = "a single document" if done.documents == 1 else f"{done.documents} documents"
-        note(f"validation is {few} and says little; {more}")
+        note(f"validation is {few} and says little; {MORE}")
     facts = {"documents": done.documents, "tokens": done.tokens, "bytes_of_text": done.bytes_of_text}
     entropy = {} if done.nats is None else {"true_entropy_nats": done.nats}
     return {**facts, "sha256": file_hash(staging / FILES[split]), **entropy}
+
+
+def _require_some(source: Source, split: str, found: object) -> None:
+    if not found:
+        raise OelmError(f"no document of {source.name!r} falls in its {split} split; {MORE}")
 
 
 def _chunks(

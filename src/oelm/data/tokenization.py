@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from oelm.data.textfiles import up_to
 from oelm.errors import OelmError, Unavailable
 from oelm.hub import reason, unreachable
+from oelm.validation import whole_number
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -25,6 +26,7 @@ GPT2 = "openai-community/gpt2"
 GPT2_COMMIT = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 GPT2_HASH = "e7bfce3aedf6eacce08ed5b6451377d0c5dcd896f55c8eea3a6aa15c0af424f5"
 SMALLEST_BPE = 257  # 256 bytes and the end of text
+LARGEST_BPE = 1_000_000  # four times the largest in use; the trainer reserves memory for as many as it is asked for
 SAMPLE_BYTES = 50_000_000  # a trained tokenizer sees the training text up to here
 
 # What other tokenizers call the end of a document, in the order we look for it.
@@ -118,9 +120,11 @@ def bpe_size(spec: str | Path) -> int | None:
         return None
     digits = str(spec)[4:].removesuffix(SPECIAL).replace(",", "").replace("_", "")
     smallest = SMALLEST_BPE + (2 + SENTINELS if str(spec).endswith(SPECIAL) else 0)
-    if not digits.isdigit() or int(digits) < smallest:
-        raise OelmError(f"tokenizer {str(spec)!r} is not possible; give a size from {smallest} on, as in bpe:4096")
-    return int(digits)
+    size = whole_number(digits)
+    if size is None or not smallest <= size <= LARGEST_BPE:
+        possible = f"from {smallest} to {LARGEST_BPE:,}"
+        raise OelmError(f"tokenizer {str(spec)!r} is not possible; give a size {possible}, as in bpe:4096")
+    return size
 
 
 def tokenizer_label(spec: str | Path, identity: str | None = None) -> str:

@@ -31,7 +31,7 @@ CATALOG = resources.files("oelm.experiments").joinpath("catalog")
 class DataRecipe(Section):
     """Data that are prepared already, or text for a language model: what 'oelm data prepare' is asked for."""
 
-    path: str | None = Field(None, description="prepared data, by name or folder, instead of a corpus")
+    path: str | None = Field(None, min_length=1, description="prepared data, by name or folder, instead of a corpus")
     corpus: str = ""
     tokenizer: str = ""
     megabytes: float = 2.0

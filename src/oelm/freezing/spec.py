@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from oelm.errors import OelmError, unknown
-from oelm.validation import build, require_name
+from oelm.validation import build, require_name, whole_number
 
 ROLES = ("query", "key", "ffn")
 THAW_ORDERS = ("top-down", "bottom-up")
@@ -190,19 +190,19 @@ def layer_numbers(spec: str, count: int, where: str = "the model") -> list[int]:
         return [i for i in everything if text == "all" or i % 2 == (text == "odd")]
     chosen = text.removeprefix("not-")
     for word, cut in (("first", lambda n: everything[:n]), ("last", lambda n: everything[count - n :])):
-        number = chosen.removeprefix(word)
-        if chosen.startswith(word) and number.isdecimal():
-            if int(number) > count:
+        number = whole_number(chosen.removeprefix(word))
+        if chosen.startswith(word) and number is not None:
+            if number > count:
                 raise OelmError(f"layers {text!r} wants {number} layers, but {where} has {count}")
-            picked = cut(int(number))
+            picked = cut(number)
             return [i for i in everything if (i in picked) == (chosen == text)]
-    numbers = text.split(":")
-    if not all(n.isdecimal() for n in numbers):
+    numbers = [number for part in text.split(":") if (number := whole_number(part)) is not None]
+    if len(numbers) <= text.count(":"):
         raise OelmError(f"layers {text!r} is not understood; use all, even, odd, first2, last2, not-first2 or 0:2:3")
     for n in numbers:
-        if int(n) >= count:
+        if n >= count:
             raise OelmError(f"layer {n} does not exist; {where} has layers 0 to {count - 1}")
-    return sorted({int(n) for n in numbers})
+    return sorted(set(numbers))
 
 
 def _is_time(value: float) -> bool:

@@ -28,6 +28,7 @@ from torch import Tensor
 from oelm.errors import OelmError
 from oelm.files import appearing_folder, file_hash, sync, write_json, write_tensors
 from oelm.records import read_json
+from oelm.validation import whole_number
 
 MANIFEST = "manifest.json"
 REQUIRED = ("config.json", "state.json", "freeze.json", "optimizer.safetensors", "random.safetensors")
@@ -145,7 +146,7 @@ def resolve(run: Path, which: str = BEST) -> Checkpoint:
 
 def _steps(folder: Path) -> dict[int, Path]:
     named = {path.name.removeprefix("step-"): path for path in folder.glob("step-*")}
-    return {int(number): path for number, path in named.items() if number.isdigit()}
+    return {step: path for name, path in named.items() if (step := whole_number(name)) is not None}
 
 
 def _point(link: Path, target: Path) -> None:

@@ -37,13 +37,17 @@ class Section(BaseModel):
         kinds = str(cls.model_fields[info.field_name].annotation)
         if not re.search(r"\b(int|float)\b", kinds) or "dict[" in kinds:
             return value
-        if isinstance(value, bool):
-            raise ValueError("it must be a number, not true or false")
-        number = number_in(value)
-        if isinstance(number, str) and "str" not in kinds and number not in kinds:
-            words = re.findall(r"Literal\[(.*?)\]", kinds)
-            raise ValueError(" or ".join(["it must be a number, written in digits", *words]))
-        return number
+        return [_as_number(one, kinds) for one in value] if isinstance(value, list) else _as_number(value, kinds)
+
+
+def _as_number(value: Any, kinds: str) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("it must be a number, not true or false")
+    number = number_in(value)
+    if isinstance(number, str) and "str" not in kinds and number not in kinds:
+        words = re.findall(r"Literal\[(.*?)\]", kinds)
+        raise ValueError(" or ".join(["it must be a number, written in digits", *words]))
+    return number
 
 
 class ModelSection(Section):

@@ -210,7 +210,7 @@ def _require_space(parts: Parts, folder: RunFolder) -> None:
     free = shutil.disk_usage(parent).free
     if free < needed and not folder.checkpoints.exists():
         raise OelmError(
-            f"{parent} has {free / 1e9:.1f} GB free, but checkpoints of this model need {needed / 1e9:.1f} GB; "
+            f"{parent} has {free / 1e6:,.0f} MB free, but checkpoints of this model need {needed / 1e6:,.0f} MB; "
             "free some space or choose another --out"
         )
 

@@ -5,6 +5,7 @@ docs/architecture.md defines the words. Baselines of several lengths make a comp
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -209,7 +210,8 @@ class Comparison:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Not true, no NaN, and none of the integers that are larger than any float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
