@@ -12,7 +12,7 @@ import transformers as hf
 
 import oelm
 from oelm.data.labelled import prepare_task
-from oelm.data.tasks import Task, TaskSource, find_task
+from oelm.data.tasks import Task, TaskSource
 from oelm.models.stock import build, stock_config
 from oelm.runs import RunFolder
 from oelm.training import setup
@@ -22,7 +22,7 @@ from oelm.training.config import RunConfig
 from oelm.training.interruption import Interrupted
 from oelm.training.objectives import LanguageModelling
 from oelm.training.trainer import train
-from stock import LENGTH, NO_DROPOUT, SHAPES, config, prepared_corpus, prepared_pairs, write_pairs
+from stock import LENGTH, NO_DROPOUT, SHAPES, config, prepared_corpus, prepared_pairs, prepared_task, write_pairs
 
 SAME = ("model.safetensors", "optimizer.safetensors", "random.safetensors", "freeze.json")
 ON_CORPUS = {"sequence_length": LENGTH}
@@ -41,11 +41,7 @@ def pairs(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("task")
-    for split, count in (("train", 60), ("validation", 16)):
-        rows = [f"{'good' if i % 2 else 'bad'} film number {i}\t{i % 2}" for i in range(count)]
-        (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    return prepare_task(TaskSource(find_task("sst2"), folder), "bpe:400+special", folder / "task").path
+    return prepared_task(tmp_path_factory.mktemp("task"))
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from oelm.data.labelled import MANIFEST
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.experiments import sources
@@ -94,14 +93,9 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 48, say: Say = 
     """
     groups: dict[str, list[PlannedRun]] = {}
     for run in planned:
-        if (Path(run.config.data.path) / MANIFEST).is_file():
-            say(f"not timing {run.folder}: it is a classifier, whose steps differ in length")
-            continue
-        if not run.config.model.size:
-            say(f"not timing {run.folder}: only steps of our own GPT are timed side by side")
-            continue
         training = run.config.training
         same = (training.batch_size, training.sequence_length, training.accumulation, training.precision)
+        same = (*same, run.config.data.path)
         groups.setdefault(f"{run.config.model.model_dump_json()} {same}", []).append(run)
     several = [{run.folder.parent for run in runs} for runs in groups.values()]
     for runs in groups.values():
@@ -116,7 +110,11 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 48, say: Say = 
             continue
         arms = dict.fromkeys([*(run.arm for run in wanted), *(arm for folder in lacking for arm in timed[folder])])
         say(f"timing {', '.join(arms)} side by side")
-        times = _step_times(list(arms), runs[0].config, TokenData.open(runs[0].config.data.path), rounds)
+        try:
+            times = _step_times(list(arms), runs[0].config, rounds)
+        except OelmError as error:  # the runs are there all the same
+            say(f"not timing {', '.join(map(str, lacking))}: {error}")
+            continue
         for folder in lacking:
             write_json(folder / STEP_TIME_FILE, times)
 
@@ -140,17 +138,7 @@ def write_questions(experiment: Experiment, root: Path) -> None:
         write_json(root / QUESTIONS_FILE, [question.model_dump(exclude_none=True) for question in experiment.questions])
 
 
-def _step_times(arms: Sequence[str], config: RunConfig, data: TokenData, rounds: int) -> dict[str, Any]:
-    from oelm.bench.measure import compare_step_times
-    from oelm.training.setup import choose_device, model_config
+def _step_times(arms: Sequence[str], config: RunConfig, rounds: int) -> dict[str, Any]:
+    from oelm.bench.measure import compare_step_times  # with torch
 
-    device = choose_device(config.runtime.device, config.training.precision)
-    return compare_step_times(
-        arms,
-        model_config(config, data.vocab_size),
-        config.training,
-        rounds=rounds,
-        device=str(device),
-        compiled=config.runtime.compile,
-        checkpointing=config.runtime.gradient_checkpointing,
-    )
+    return compare_step_times(arms, config, rounds=rounds)
