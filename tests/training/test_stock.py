@@ -266,6 +266,17 @@ def test_unknown_settings_names_and_gated_models_are_one_line(corpus, tmp_path, 
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [({"n_head": 5}, "divisible by num_heads"), ({"n_layer": "two"}, "'n_layer' expected int"), ({"n_head": 0}, "zero")],
+)
+def test_a_shape_that_cannot_be_is_one_line(overrides, message, corpus, tmp_path):
+    shaped = config("gpt2", corpus, model={"overrides": {"n_embd": 32, "n_positions": 40, **overrides}}, **ON_CORPUS)
+    with pytest.raises(oelm.OelmError, match=rf"a gpt2 of this shape cannot be \(.*{message}.*\); change its config"):
+        train(shaped, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_pairs_without_targets_are_refused_with_their_row(tmp_path):
     file = write_pairs(tmp_path / "train.jsonl", rows=40)
 
