@@ -268,7 +268,11 @@ def test_unknown_settings_names_and_gated_models_are_one_line(corpus, tmp_path, 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    [({"n_head": 5}, "divisible by num_heads"), ({"n_layer": "two"}, "'n_layer' expected int"), ({"n_head": 0}, "zero")],
+    [
+        ({"n_head": 5}, "divisible by num_heads"),
+        ({"n_layer": "two"}, "'n_layer' expected int"),
+        ({"n_head": 0}, "zero"),
+    ],
 )
 def test_a_shape_that_cannot_be_is_one_line(overrides, message, corpus, tmp_path):
     shaped = config("gpt2", corpus, model={"overrides": {"n_embd": 32, "n_positions": 40, **overrides}}, **ON_CORPUS)

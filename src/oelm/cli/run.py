@@ -121,7 +121,7 @@ def run(
     """
     from oelm.experiments.engines import find_engine
     from oelm.experiments.entries import chosen, is_file
-    from oelm.experiments.suite import plan_experiments
+    from oelm.experiments.suite import plan_experiments, require_possible
 
     if track:
         require_installed(track)
@@ -147,6 +147,9 @@ def run(
     )
     if dry_run:
         return _preview(planned, experiments, as_json)
+    if engine == "local":
+        own = [experiment.name for experiment in experiments if experiment.own]
+        require_possible([run for run in planned if run.experiment in own])
     work_off(planned, queue, root, time_steps=time_steps, budget=seconds, as_json=as_json)
 
 
@@ -182,12 +185,14 @@ def train_several(
     """`oelm train --methods a,b --seeds 0,1`: an experiment without a file, here."""
     from oelm.experiments.engines import find_engine
     from oelm.experiments.plan import several
+    from oelm.experiments.suite import require_possible
 
     names = [name.strip() for name in methods.split(",")] if methods else [config.method_name]
     queue = find_engine("local", nproc=config.runtime.nproc)
     config.runtime.threads = config.runtime.threads or queue.threads
     root = root or run_folder(config, of_all=True)
     planned = several(config, names, _numbers("--seeds", seeds) or [config.seed], root)
+    require_possible(planned)
     work_off(planned, queue, root, time_steps=time_steps, as_json=as_json)
 
 

@@ -57,6 +57,23 @@ def plan_experiments(
     return share(planned, out)
 
 
+def require_possible(planned: Sequence[PlannedRun]) -> None:
+    """Refuse what a run would refuse before the first one is started: a run of each arm is set up, without weights.
+
+    Runs that were begun, and those that start from a run that may be still to come, speak for themselves.
+    """
+    from oelm.training.setup import open_data, prepare  # with torch
+
+    arms = {(run.arm, run.config.model.model_dump_json(), run.config.data.path): run for run in reversed(planned)}
+    data = {path: open_data(Path(path)) for _, _, path in arms if Path(path).is_dir()}
+    for run in reversed(arms.values()):
+        name, path = run.config.model.name or "", run.config.data.path
+        if path not in data or run.folder.exists() or "{" in name or Path(name).is_relative_to(run.folder.parents[1]):
+            continue
+        unbound = run.config.runtime.model_copy(update={"threads": None})  # they are this process's, too
+        prepare(run.config.model_copy(update={"runtime": unbound}), RunFolder(run.folder), data=data[path])
+
+
 def runs_of(names: Sequence[str], root: Path, scale: str) -> list[PlannedRun]:
     """Runs of experiments and suites that are there below `root`; one that two experiments share is there for both.
 

@@ -74,7 +74,9 @@ def stock_config(name: str, *, fresh: bool = False, overrides: Mapping[str, Any]
 
 def _no_such_shape(config: Any, error: Exception) -> OelmError:
     why = " ".join(str(error).split())[:160] or type(error).__name__
-    return OelmError(f"a {config.model_type} of this shape cannot be ({why}); change its config.json or model.overrides")
+    return OelmError(
+        f"a {config.model_type} of this shape cannot be ({why}); change its config.json or model.overrides"
+    )
 
 
 def objective_of(config: Any, name: str, wanted: str | None, data: str) -> str:

@@ -66,8 +66,8 @@ class Parts:
             return model, self.freeze(model)
 
 
-def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE) -> Parts:
-    parts = parts_of(config, world)
+def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE, data: Data | None = None) -> Parts:
+    parts = parts_of(config, world, data)
     _require_space(parts, folder)
     return parts
 
