@@ -13,6 +13,7 @@ import transformers as hf
 import oelm
 from oelm.data.labelled import prepare_task
 from oelm.data.tasks import Task, TaskSource
+from oelm.evaluation.subjects import load
 from oelm.models.stock import build, stock_config
 from oelm.runs import RunFolder
 from oelm.training import setup
@@ -264,6 +265,12 @@ def test_unknown_settings_names_and_gated_models_are_one_line(corpus, tmp_path, 
     with pytest.raises(oelm.OelmError, match=r"You are trying to access a gated repo. Make sure") as refused:
         train(config("somebody/gated", corpus), tmp_path / "run")
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
+
+
+def test_what_writes_after_reading_is_not_said_to_write_nothing(corpus, tmp_path):
+    train(config("t5", corpus, max_steps=1, **ON_CORPUS), tmp_path)
+    with pytest.raises(oelm.OelmError, match=r"is an encoder–decoder \(T5For.*oelm export, then its generate"):
+        load(str(tmp_path))
 
 
 @pytest.mark.parametrize(
