@@ -110,9 +110,8 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 48, say: Say = 
     """
     groups: dict[str, list[PlannedRun]] = {}
     for run in planned:
-        training = run.config.training
-        same = (training.batch_size, training.sequence_length, training.accumulation, training.precision)
-        same = (*same, run.config.data.path)
+        training, data = run.config.training, run.config.data.path
+        same = (training.batch_size, training.sequence_length, training.accumulation, training.precision, data)
         groups.setdefault(f"{run.config.model.model_dump_json()} {same}", []).append(run)
     several = [{run.folder.parent for run in runs} for runs in groups.values()]
     for runs in groups.values():
