@@ -72,3 +72,14 @@ def prepared_corpus(folder: Path) -> Path:
 
     source = find_source(["fables"], megabytes=0.03, validation_megabytes=0.005)
     return prepare(source, folder, "bpe:400+special", workers=1).path
+
+
+def prepared_task(folder: Path) -> Path:
+    from oelm.data.labelled import prepare_task
+    from oelm.data.tasks import TaskSource, find_task
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in (("train", 60), ("validation", 16)):
+        rows = [f"{'good' if i % 2 else 'bad'} film number {i}\t{i % 2}" for i in range(count)]
+        (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    return prepare_task(TaskSource(find_task("sst2"), folder), "bpe:400+special", folder / "task").path

@@ -12,6 +12,7 @@ from oelm.bench.names import arm_name
 from oelm.bench.ratios import verdict
 from oelm.bench.steps import WARMUP, build_arm
 from oelm.errors import OelmError
+from oelm.training.config import RunConfig
 from oelm.training.objectives import LanguageModelling
 from oelm.training.step import TrainingStep
 
@@ -77,11 +78,11 @@ def test_unknown_arms_and_too_few_rounds_are_refused_before_any_work():
 
 
 def test_what_torch_compile_cannot_run_is_one_line():
-    def fails():
+    def fails(number):
         raise RuntimeError("no compiler\nfound")
 
     with pytest.raises(OelmError, match=r"arm 'gpt2' \(RuntimeError: no compiler found\); leave --compile out"):
-        measure._explained("gpt2", fails)()
+        measure._explained("gpt2", fails)(0)
 
 
 def test_compiled_arms_run_the_compiled_model(monkeypatch, quick_peak):
@@ -99,18 +100,35 @@ def test_a_peer_stays_as_its_makers_built_it_and_a_frozen_arm_is_frozen():
     assert any(name.endswith("c_attn.weight") for name in names)  # not split by the counting of FLOPs
     frozen = build_arm("oelm_freeze", SMALL.model(), SMALL.settings(), device=device)
     before = frozen.model.blocks[0].attention.query.weight.clone()
-    frozen.step()
+    frozen.step(0)
     assert torch.equal(frozen.model.blocks[0].attention.query.weight, before)
 
 
-def test_step_times_beside_runs_leave_out_what_changes_on_the_way():
-    settings = SMALL.settings()
-    times = compare_step_times(["oelm_freeze+thaw=top-down:0.5", "identity_q"], SMALL.model(), settings, rounds=2)
+@pytest.fixture
+def run(fables_folder):
+    """run(precision="bf16"): the config of a small run of our GPT."""
+    shape = {"d_model": 32, "num_layers": 1, "num_heads": 2, "d_ff": 64, "max_seq_len": 16}
+
+    def config(compiled=False, **training):
+        return RunConfig.parse(
+            {
+                "model": {"size": "demo", "overrides": shape},
+                "data": {"path": str(fables_folder)},
+                "training": {"max_steps": 100, "batch_size": 2, **training},
+                "runtime": {"compile": compiled},
+            }
+        )
+
+    return config
+
+
+def test_step_times_beside_runs_leave_out_what_changes_on_the_way(run):
+    times = compare_step_times(["oelm_freeze+thaw=top-down:0.5", "identity_q"], run(), rounds=2)
     assert list(times["arms"]) == ["identity_q"]
 
 
-def test_step_times_beside_runs_keep_every_round_of_every_arm():
-    times = json.loads(json.dumps(compare_step_times(["identity_q"], SMALL.model(), SMALL.settings(), rounds=6)))
+def test_step_times_beside_runs_keep_every_round_of_every_arm(run):
+    times = json.loads(json.dumps(compare_step_times(["identity_q"], run(), rounds=6)))
     assert {name: len(values) for name, values in times["seconds"].items()} == {"baseline": 6, "identity_q": 6}
     arm, pairs = times["arms"]["identity_q"], zip(*times["seconds"].values(), strict=True)
     assert arm["ratio"] == pytest.approx(np.median([own / base for base, own in pairs]))
@@ -118,7 +136,7 @@ def test_step_times_beside_runs_keep_every_round_of_every_arm():
     assert "rotating" in times["protocol"]["order"]
 
 
-def test_the_benchmark_takes_the_trainers_own_steps(monkeypatch):
+def test_the_benchmark_takes_the_trainers_own_steps_and_all_arms_of_a_round_the_same_one(run, monkeypatch):
     taken, take = [], TrainingStep.__call__
 
     def watched(self, model, optimizer, step):
@@ -126,8 +144,8 @@ def test_the_benchmark_takes_the_trainers_own_steps(monkeypatch):
         return take(self, model, optimizer, step)
 
     monkeypatch.setattr(TrainingStep, "__call__", watched)
-    compare_step_times([], SMALL.model(), SMALL.settings(), rounds=2)
-    assert taken == [1, 2, 3, 4, 5, 6]
+    compare_step_times(["identity_q"], run(), rounds=2)
+    assert taken == [1, 2, 1, 2, 3, 3, 3, 4, 4, 4]
 
 
 def test_memory_is_measured_on_a_cpu_only():
@@ -135,7 +153,7 @@ def test_memory_is_measured_on_a_cpu_only():
         bench(["baseline"], SMALL, memory=True, device=torch.device("cuda"))
 
 
-def test_step_times_beside_runs_are_measured_as_the_runs_are_trained(monkeypatch):
+def test_step_times_beside_runs_are_measured_as_the_runs_are_trained(run, monkeypatch):
     forwards = []
     loss = LanguageModelling.loss
 
@@ -144,14 +162,14 @@ def test_step_times_beside_runs_are_measured_as_the_runs_are_trained(monkeypatch
         return loss(objective, model, batch)
 
     monkeypatch.setattr(LanguageModelling, "loss", watched)
-    settings = SMALL.settings().model_copy(update={"precision": "bf16", "accumulation": 3, "grad_clip": 0.0})
-    times = compare_step_times(["oelm_freeze"], SMALL.model(), settings, rounds=2)
+    config = run(precision="bf16", accumulation=3, grad_clip=0.0)
+    times = compare_step_times(["oelm_freeze"], config, rounds=2)
     steps = 2 * WARMUP + 2 * 3  # of two arms, with the one that leads each round in
     assert all(forwards) and len(forwards) == 3 * steps
     assert (times["protocol"]["precision"], times["protocol"]["accumulation"]) == ("bf16", 3)
 
 
-def test_every_arm_of_many_is_compiled(monkeypatch):
+def test_every_arm_of_many_is_compiled(run, monkeypatch):
     """All arms are versions of one model, of which torch.compile by itself bears a few."""
     from torch._dynamo import config
 
@@ -165,7 +183,7 @@ def test_every_arm_of_many_is_compiled(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model: compile_(model, backend=count))
     names = ["oelm_freeze", "permutation_qk", "q_only", "baseline+scale", "baseline+rank=2"]
     with config.patch(recompile_limit=3):  # fewer than there are arms; torch's own is eight
-        compare_step_times(names, SMALL.model(), SMALL.settings(), rounds=2, compiled=True)
+        compare_step_times(names, run(compiled=True), rounds=2)
     assert len(graphs) == len(names) + 1
 
 
@@ -173,7 +191,7 @@ def test_a_limit_of_zero_does_not_clip():
     settings = SMALL.settings().model_copy(update={"grad_clip": 0.0})
     arm = build_arm("baseline", SMALL.model(), settings, device=torch.device("cpu"))
     before = arm.model.norm.bias.detach().clone()
-    arm.step()
+    arm.step(0)
     assert not torch.equal(arm.model.norm.bias, before)
 
 

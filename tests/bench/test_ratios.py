@@ -11,7 +11,7 @@ from oelm.bench.ratios import interleave, ratio, sign_test, verdict
 
 def test_every_round_visits_every_arm_once_and_begins_with_the_next():
     visits = []
-    seconds = interleave({name: (lambda n=name: visits.append(n)) for name in "abc"}, rounds=4, warmup=1)
+    seconds = interleave({name: (lambda number, n=name: visits.append(n)) for name in "abc"}, rounds=4, warmup=1)
     assert "".join(visits) == "abc" + "c" + "abc" + "a" + "bca" + "b" + "cab" + "c" + "abc"  # one untimed leads in
     assert {name: len(values) for name, values in seconds.items()} == {"a": 4, "b": 4, "c": 4}
 
@@ -19,7 +19,7 @@ def test_every_round_visits_every_arm_once_and_begins_with_the_next():
 @pytest.mark.parametrize("arms", [2, 3, 5])
 def test_no_arm_follows_itself_and_each_stands_in_every_place(arms):
     visits = []
-    interleave({n: (lambda n=n: visits.append(n)) for n in range(arms)}, rounds=2 * arms, warmup=0)
+    interleave({n: (lambda number, n=n: visits.append(n)) for n in range(arms)}, rounds=2 * arms, warmup=0)
     rounds = [visits[i : i + arms + 1] for i in range(0, len(visits), arms + 1)]
     for before, *timed in rounds:
         assert all(one != other for one, other in zip([before, *timed], timed, strict=False))

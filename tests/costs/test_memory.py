@@ -31,7 +31,7 @@ def most_allocated(step) -> int:
 def live_bytes(arm: str, shape: Shape, **options: bool) -> int:
     """The most that tensors held during the second step, with weights and moments."""
     built = build_arm(arm, shape.model(), shape.settings(), device=torch.device("cpu"), **options)
-    built.step()
+    built.step(0)
     parameters = list(built.model.parameters())
     trained = sum(p.numel() for p in parameters if p.requires_grad)
     return most_allocated(built.step) + 4 * sum(p.numel() for p in parameters) + 8 * trained

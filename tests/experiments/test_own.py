@@ -195,6 +195,25 @@ def test_a_list_of_methods_and_seeds_is_an_experiment(oelm: Any) -> None:
     assert "did you mean 'oelm_freeze'" in oelm(*words, "--methods", "baseline,oelm_freze").stderr
 
 
+def test_what_a_run_would_refuse_is_refused_before_the_first_is_started(oelm: Any) -> None:
+    shape = {
+        "num_hidden_layers": 1,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "head_dim": 8,
+        "intermediate_size": 32,
+    }
+    model = {"name": "qwen3", "fresh": True, "overrides": shape}
+    write({**MINE, "model": model, "methods": ["baseline", "oelm_freeze+scale"]})
+    refused = oelm("run", "mine.yaml")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+    assert "a norm comes after it and would undo a learned scale" in refused.stderr
+    words = ["train", "--model", "bert", "--fresh", "--objective", "causal", "--dataset", "words", "--max-steps", 2]
+    refused = oelm(*words, "--methods", "baseline,oelm_freeze", "--seeds", "0,1")
+    assert refused.returncode == 2 and "cannot be trained as causal" in refused.stderr
+    assert not Path("runs").exists()
+
+
 # Budgets
 
 

@@ -12,7 +12,8 @@ import transformers as hf
 
 import oelm
 from oelm.data.labelled import prepare_task
-from oelm.data.tasks import Task, TaskSource, find_task
+from oelm.data.tasks import Task, TaskSource
+from oelm.evaluation.subjects import load
 from oelm.models.stock import build, stock_config
 from oelm.runs import RunFolder
 from oelm.training import setup
@@ -22,7 +23,7 @@ from oelm.training.config import RunConfig
 from oelm.training.interruption import Interrupted
 from oelm.training.objectives import LanguageModelling
 from oelm.training.trainer import train
-from stock import LENGTH, NO_DROPOUT, SHAPES, config, prepared_corpus, prepared_pairs, write_pairs
+from stock import LENGTH, NO_DROPOUT, SHAPES, config, prepared_corpus, prepared_pairs, prepared_task, write_pairs
 
 SAME = ("model.safetensors", "optimizer.safetensors", "random.safetensors", "freeze.json")
 ON_CORPUS = {"sequence_length": LENGTH}
@@ -41,11 +42,7 @@ def pairs(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("task")
-    for split, count in (("train", 60), ("validation", 16)):
-        rows = [f"{'good' if i % 2 else 'bad'} film number {i}\t{i % 2}" for i in range(count)]
-        (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    return prepare_task(TaskSource(find_task("sst2"), folder), "bpe:400+special", folder / "task").path
+    return prepared_task(tmp_path_factory.mktemp("task"))
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -268,6 +265,27 @@ def test_unknown_settings_names_and_gated_models_are_one_line(corpus, tmp_path, 
     with pytest.raises(oelm.OelmError, match=r"You are trying to access a gated repo. Make sure") as refused:
         train(config("somebody/gated", corpus), tmp_path / "run")
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
+
+
+def test_what_writes_after_reading_is_not_said_to_write_nothing(corpus, tmp_path):
+    train(config("t5", corpus, max_steps=1, **ON_CORPUS), tmp_path)
+    with pytest.raises(oelm.OelmError, match=r"is an encoder–decoder \(T5For.*oelm export, then its generate"):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"n_head": 5}, "divisible by num_heads"),
+        ({"n_layer": "two"}, "'n_layer' expected int"),
+        ({"n_head": 0}, "zero"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_one_line(overrides, message, corpus, tmp_path):
+    shaped = config("gpt2", corpus, model={"overrides": {"n_embd": 32, "n_positions": 40, **overrides}}, **ON_CORPUS)
+    with pytest.raises(oelm.OelmError, match=rf"a gpt2 of this shape cannot be \(.*{message}.*\); change its config"):
+        train(shaped, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_pairs_without_targets_are_refused_with_their_row(tmp_path):

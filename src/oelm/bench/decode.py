@@ -109,12 +109,12 @@ def _steps(model: Any, ids: torch.Tensor, context: int) -> tuple[Step, Step, Any
 
     cache = forward(0, context, None)
 
-    def write() -> None:
+    def write(number: int) -> None:
         for at in range(context, context + TOKENS):
             forward(at, at + 1, cache)
         cache.crop(-TOKENS)
 
-    return lambda: forward(0, context, None), write, cache
+    return lambda number: forward(0, context, None), write, cache
 
 
 def _stream_bytes(model: nn.Module, tokens: int) -> int | None:

@@ -9,6 +9,8 @@ that find their operands in main memory do not reach it: medium-512's took 1.43 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,13 @@ from numpy.typing import NDArray
 
 from oelm.bench.names import arm_name
 from oelm.bench.ratios import FEWEST_ROUNDS, INTERVAL, ORDER, RULE, Step, interleave, ratio
-from oelm.bench.steps import WARMUP, TimedArm, build_arm
+from oelm.bench.steps import WARMUP, TimedArm, arm_of_run, build_arm
 from oelm.errors import OelmError
 from oelm.freezing.methods import method
 from oelm.models.gpt import GPTConfig
-from oelm.training.config import TrainingSection
+from oelm.training.config import RunConfig, TrainingSection
 from oelm.training.environment import allow_recompiling, environment, keep_freed_memory
+from oelm.training.setup import open_data, parts_of, require_memory
 from oelm.training.timing import PHASES, now
 
 Say = Callable[[str, int, int], None]
@@ -85,8 +88,8 @@ def bench(
     multiplied = gemm_shapes(tokens, config.d_model, config.d_ff, config.vocab_size)
     say("measuring the matmul peak", 0, 0)
     before = gemm_speeds(multiplied, device)
-    timed = _timed(names, config, shape.settings(), rounds, keep_freed, say, device=device, compiled=compiled)
-    built, seconds, compared = timed
+    build = partial(build_arm, config=config, settings=shape.settings(), device=device, compiled=compiled)
+    built, seconds, compared = _timed(names, build, rounds, device, compiled, keep_freed, say)
     say("measuring the matmul peak again", 0, 0)
     speeds = best_speeds(before, gemm_speeds(multiplied, device))
     peak = max(row["flops_per_second"] for row in speeds)
@@ -113,30 +116,29 @@ def bench(
     return result
 
 
-def compare_step_times(
-    methods: Iterable[str],
-    config: GPTConfig,
-    settings: TrainingSection,
-    *,
-    rounds: int,
-    device: str = "cpu",
-    compiled: bool = False,
-    checkpointing: bool = False,
-) -> dict[str, Any]:
+def compare_step_times(methods: Iterable[str], config: RunConfig, *, rounds: int) -> dict[str, Any]:
     """Step-time ratios of methods to the baseline, beside the ratio that their FLOPs predict, for step_time.json.
 
-    A method that trains other weights at other steps has no step time of its own and is left out.
+    Every arm is the run of that method, on the same batches in every round. A method that trains other weights at other
+    steps has no step time of its own and is left out.
     """
-    reference = "baseline"
+    reference, data = "baseline", open_data(Path(config.data.path))
     names = [name for name in dict.fromkeys([reference, *methods]) if not method(name).moves]
-    how: dict[str, Any] = {"device": torch.device(device), "compiled": compiled, "checkpointing": checkpointing}
-    _, seconds, compared = _timed(names, config, settings, rounds, keep_freed=True, **how)
+    alone = config.model_copy(update={"runtime": config.runtime.model_copy(update={"threads": None})})
+    parts = {name: parts_of(alone.model_copy(update={"method": name}), data=data) for name in names}
+    first, compiled = parts[reference], config.runtime.compile
+    require_memory([part.sketch()[1] for part in parts.values()], first.device)
+    try:
+        _, seconds, compared = _timed(names, lambda name: arm_of_run(parts[name]), rounds, first.device, compiled)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise OelmError(f"{len(names)} models side by side do not fit into the memory of {first.device}") from None
+    settings, tokens = first.config.training, first.objective.tokens_per_batch / first.config.training.batch_size
     return {
         "protocol": {
-            **protocol_of(rounds, torch.device(device), compiled, settings.precision),
-            "batch": f"{settings.batch_size} × {settings.sequence_length or config.max_seq_len} tokens",
+            **protocol_of(rounds, first.device, compiled, settings.precision),
+            "batch": f"{settings.batch_size} × {tokens:.0f} tokens",
             "accumulation": settings.accumulation,
-            "gradient_checkpointing": checkpointing,
+            "gradient_checkpointing": config.runtime.gradient_checkpointing,
         },
         "reference": reference,
         "reference_median_seconds": compared[reference]["median_seconds"],
@@ -147,26 +149,27 @@ def compare_step_times(
 
 def _timed(
     names: Sequence[str],
-    config: GPTConfig,
-    settings: TrainingSection,
+    build: Callable[[str], TimedArm],
     rounds: int,
-    keep_freed: bool,
+    device: torch.device,
+    compiled: bool,
+    keep_freed: bool = True,
     say: Say = lambda what, done, total: None,
-    **how: Any,
 ) -> tuple[dict[str, TimedArm], Seconds, dict[str, dict[str, Any]]]:
     """The arms, built; their times, taken together; and where each stands beside the first, and by FLOPs should."""
-    if how["device"].type == "cpu" and keep_freed:
+    if device.type == "cpu" and keep_freed:
         keep_freed_memory()  # as the trainer does
-    if how["compiled"]:
+    if compiled:
         allow_recompiling(len(names))  # all of them are versions of one model
     built = {}
     for name in names:
         say(f"building {name}", 0, 0)
-        built[name] = build_arm(name, config, settings, **how)
-    steps = {name: _explained(name, arm.step) if how["compiled"] else arm.step for name, arm in built.items()}
-    what = "compiling, then timing" if how["compiled"] else "timing"
+        built[name] = build(name)
+    steps = {name: _explained(name, arm.step) if compiled else arm.step for name, arm in built.items()}
+    what = "compiling, then timing" if compiled else "timing"
     seconds = interleave(steps, rounds=rounds, warmup=WARMUP, watch=lambda done, total: say(what, done, total))
-    flops = {name: arm.flops_per_token / built[names[0]].flops_per_token for name, arm in built.items()}
+    base = built[names[0]].flops_per_token
+    flops = {name: arm.flops_per_token / base if base else None for name, arm in built.items()}
     return built, seconds, {n: {**ratio(s, seconds[names[0]]), "predicted": flops[n]} for n, s in seconds.items()}
 
 
@@ -195,9 +198,9 @@ def _facts(arm: TimedArm, seconds: NDArray[np.float64], tokens: int, peak: float
 def _explained(name: str, step: Step) -> Step:
     """torch.compile fails at the first step, with errors of many types; whoever asked for it needs one line."""
 
-    def guarded() -> object:
+    def guarded(number: int) -> object:
         try:
-            return step()
+            return step(number)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise OelmError(

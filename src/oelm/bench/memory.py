@@ -59,11 +59,11 @@ def _measure_here(arm: str, shape: Shape, keep_freed: bool = True, **options: bo
         keep_freed_memory()  # as the trainer does
     device, little = torch.device("cpu"), Shape("demo", batch=1, length=160, vocab=64)
     for name in dict.fromkeys(("baseline", arm)):  # libraries allocate what they keep for themselves
-        build_arm(name, little.model(), little.settings(), device=device).step()
+        build_arm(name, little.model(), little.settings(), device=device).step(0)
     before = peak_memory_bytes()
     built = build_arm(arm, shape.model(), shape.settings(), device=device, **options)
-    for _ in range(STEPS):
-        built.step()
+    for number in range(STEPS):
+        built.step(number)
     return peak_memory_bytes() - before
 
 

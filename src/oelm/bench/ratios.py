@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Step = Callable[[], object]
+Step = Callable[[int], object]  # told its number: what all arms do in one round has the same
 Watch = Callable[[int, int], None]  # told after every step how many of how many are done
 ORDER = "every arm once a round, the first arm rotating, in one process"
 INTERVAL = "95 % bootstrap of the median of per-round ratios"
@@ -33,27 +33,27 @@ def interleave(
     total = len(names) * warmup + (len(names) + 1) * rounds
     seconds: dict[str, list[float]] = {name: [] for name in names}
 
-    def take(name: str) -> float:
+    def take(name: str, number: int) -> float:
         nonlocal done
         start = time.perf_counter()
-        steps[name]()
+        steps[name](number)
         spent = time.perf_counter() - start
         done += 1
         watch(done, total)
         return spent
 
     for name in names:
-        for _ in range(warmup):
-            take(name)
+        for number in range(warmup):
+            take(name, number)
     gc.collect()
     gc.disable()  # a collection in the middle of one arm's step would be charged to it
     try:
-        for number in range(rounds):
-            first = number % len(names)
+        for number in range(warmup, warmup + rounds):
+            first = (number - warmup) % len(names)
             order = names[first:] + names[:first]
-            take(order[-1])  # untimed
+            take(order[-1], number)  # untimed
             for name in order:
-                seconds[name].append(take(name))
+                seconds[name].append(take(name, number))
     finally:
         gc.enable()
     return {name: np.array(values) for name, values in seconds.items()}

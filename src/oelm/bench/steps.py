@@ -1,10 +1,10 @@
 """Training steps ready to be timed: our methods and their peers, of one shape and on the same batches.
 
-A step is the trainer's own (`oelm.training.step`), over made-up tokens through the trainer's own data code. Peers have
-fresh weights: Hugging Face's, and the GPT that anybody would write with torch's own parts, as a yardstick.
+A step is the trainer's own (`oelm.training.step`): of a run, on its own data; of a shape, over made-up tokens through
+the trainer's own data code. Peers have fresh weights: Hugging Face's, and the GPT that anybody would write with torch's
+own parts, as a yardstick.
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,12 @@ from oelm.costs.inspection import costs_of, model_flops
 from oelm.data.tokens import TokenData
 from oelm.freezing.apply import freeze
 from oelm.freezing.methods import method
+from oelm.freezing.schedules import Rates, Schedule
 from oelm.models.gpt import GPT, GPTConfig
 from oelm.training.config import TrainingSection
-from oelm.training.objectives import LanguageModelling
-from oelm.training.setup import with_checkpointing
+from oelm.training.objectives import LanguageModelling, Objective
+from oelm.training.reporting import flops_of
+from oelm.training.setup import Parts, with_checkpointing
 from oelm.training.step import TrainingStep, build_optimizer
 from oelm.training.timing import StepTimer
 
@@ -40,6 +42,7 @@ class TimedArm:
     timer: StepTimer
     model: nn.Module
     flops_per_token: int
+    """0 if they cannot be counted."""
 
 
 def build_arm(
@@ -54,7 +57,6 @@ def build_arm(
     """One method on our GPT, or one peer of the same shape, ready to make training steps."""
     length = settings.sequence_length or config.max_seq_len
     torch.manual_seed(0)
-    timer = StepTimer(device, WARMUP)
     if name in PEERS:
         model: nn.Module = PEERS[name].build(config).to(device)
     else:
@@ -64,10 +66,39 @@ def build_arm(
         with_checkpointing(getattr(model, "model", model))
     fused = name not in PEERS or PEERS[name].fused_optimizer
     optimizer = build_optimizer(model, settings, fused=fused or None)
-    take_step = TrainingStep(random_text(config.vocab_size, length, settings, device), settings, device, timer)
-    called, numbers = cast(nn.Module, torch.compile(model)) if compiled else model, itertools.count(1)
-    step = lambda: take_step(called, optimizer, next(numbers))[0]  # noqa: E731
-    return TimedArm(step, timer, model, flops_per_token(name, config, length, checkpointing))
+    text = random_text(config.vocab_size, length, settings, device)
+    flops = flops_per_token(name, config, length, checkpointing)
+    return _timed_arm(model, optimizer, text, settings, device, compiled, flops)
+
+
+def arm_of_run(parts: Parts) -> TimedArm:
+    """A run as the trainer begins it, whatever its model and its data are."""
+    config, settings = parts.config, parts.config.training
+    flops = flops_of(*parts.sketch(), parts.objective, settings)  # which splits what is fused, so not of the model
+    torch.manual_seed(config.seed)
+    model = parts.build_model(parts.start_from).to(parts.device)
+    report = parts.freeze(model, pretrained=parts.start_from is not None)
+    rates = Rates.of(model, report, Schedule.of(report, settings.max_steps))
+    optimizer = build_optimizer(model, settings, rates)
+    if flops and config.runtime.gradient_checkpointing:
+        flops = flops.with_checkpointing()
+    counted = flops.step if flops else 0
+    return _timed_arm(model, optimizer, parts.objective, settings, parts.device, config.runtime.compile, counted)
+
+
+def _timed_arm(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    objective: Objective,
+    settings: TrainingSection,
+    device: torch.device,
+    compiled: bool,
+    flops: int,
+) -> TimedArm:
+    timer = StepTimer(device, WARMUP)
+    take_step = TrainingStep(objective, settings, device, timer)
+    called = cast(nn.Module, torch.compile(model)) if compiled else model
+    return TimedArm(lambda number: take_step(called, optimizer, number + 1)[0], timer, model, flops)
 
 
 def random_text(vocab_size: int, length: int, settings: TrainingSection, device: torch.device) -> LanguageModelling:

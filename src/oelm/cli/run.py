@@ -118,7 +118,7 @@ def run(
     """
     from oelm.experiments.engines import find_engine
     from oelm.experiments.entries import chosen, is_file
-    from oelm.experiments.suite import plan_experiments
+    from oelm.experiments.suite import plan_experiments, require_possible
 
     if track:
         require_installed(track)
@@ -138,6 +138,9 @@ def run(
             plan_experiments(experiments, root, prepare_data=False, say=_say, **asked), experiments, as_json
         )
     planned = plan_experiments(experiments, root, threads=queue.threads, say=_say, **asked)
+    if engine == "local":
+        own = [experiment.name for experiment in experiments if experiment.own]
+        require_possible([run for run in planned if run.experiment in own])
     work_off(planned, queue, root, time_steps, seconds, as_json)
 
 
@@ -167,12 +170,14 @@ def train_several(
     """`oelm train --methods a,b --seeds 0,1`: an experiment without a file, here."""
     from oelm.experiments.engines import find_engine
     from oelm.experiments.plan import several
+    from oelm.experiments.suite import require_possible
 
     names = [name.strip() for name in methods.split(",")] if methods else [config.method_name]
     queue = find_engine("local", nproc=config.runtime.nproc)
     config.runtime.threads = config.runtime.threads or queue.threads
     root = root or run_folder(config, of_all=True)
     planned = several(config, names, _numbers("--seeds", seeds) or [config.seed], root)
+    require_possible(planned)
     work_off(planned, queue, root, time_steps, None, as_json)
 
 

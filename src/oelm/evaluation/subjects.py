@@ -98,6 +98,8 @@ def _opened(folder: str, name: str, options: dict[str, Any]) -> tuple[Any, "Toke
     logging.disable_progress_bar()
     kind = "".join(AutoConfig.from_pretrained(folder, trust_remote_code=False).architectures or [])
     if any(word in kind for word in NOT_CAUSAL):
+        if "ConditionalGeneration" in kind:
+            raise OelmError(f"{name} is an encoder–decoder ({kind}), not asked here; oelm export, then its generate()")
         what = "a classifier" if "Classification" in kind else "no causal language model"
         raise OelmError(f"{name} is {what} ({kind}); it writes no text")
     local = Path(folder).is_dir()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from oelm.data.labelled import MANIFEST
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
 from oelm.experiments import sources
@@ -56,6 +55,23 @@ def plan_experiments(
     return share(planned, out)
 
 
+def require_possible(planned: Sequence[PlannedRun]) -> None:
+    """Refuse what a run would refuse before the first one is started: a run of each arm is set up, without weights.
+
+    Runs that were begun, and those that start from a run that may be still to come, speak for themselves.
+    """
+    from oelm.training.setup import open_data, prepare  # with torch
+
+    arms = {(run.arm, run.config.model.model_dump_json(), run.config.data.path): run for run in reversed(planned)}
+    data = {path: open_data(Path(path)) for _, _, path in arms if Path(path).is_dir()}
+    for run in reversed(arms.values()):
+        name, path = run.config.model.name or "", run.config.data.path
+        if path not in data or run.folder.exists() or "{" in name or Path(name).is_relative_to(run.folder.parents[1]):
+            continue
+        unbound = run.config.runtime.model_copy(update={"threads": None})  # they are this process's, too
+        prepare(run.config.model_copy(update={"runtime": unbound}), RunFolder(run.folder), data=data[path])
+
+
 def runs_of(names: Sequence[str], root: Path, scale: str) -> list[PlannedRun]:
     """Runs that are there below `root`; those that were made with other settings than the catalog's are left out."""
     planned: list[PlannedRun] = []
@@ -85,14 +101,8 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 48, say: Say = 
     """Interleaved step times of arms that differ in their method only, measured once and kept beside their runs."""
     groups: dict[str, list[PlannedRun]] = {}
     for run in planned:
-        if (Path(run.config.data.path) / MANIFEST).is_file():
-            say(f"not timing {run.folder}: it is a classifier, whose steps differ in length")
-            continue
-        if not run.config.model.size:
-            say(f"not timing {run.folder}: only steps of our own GPT are timed side by side")
-            continue
-        training = run.config.training
-        same = (training.batch_size, training.sequence_length, training.accumulation, training.precision)
+        training, data = run.config.training, run.config.data.path
+        same = (training.batch_size, training.sequence_length, training.accumulation, training.precision, data)
         groups.setdefault(f"{run.config.model.model_dump_json()} {same}", []).append(run)
     several = [{run.folder.parent for run in runs} for runs in groups.values()]
     for runs in groups.values():
@@ -108,7 +118,11 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 48, say: Say = 
         # Such a folder gets all times anew: only what was measured together can be compared.
         arms = dict.fromkeys([*(run.arm for run in wanted), *(arm for folder in lacking for arm in timed[folder])])
         say(f"timing {', '.join(arms)} side by side")
-        times = _step_times(list(arms), runs[0].config, TokenData.open(runs[0].config.data.path), rounds)
+        try:
+            times = _step_times(list(arms), runs[0].config, rounds)
+        except OelmError as error:  # the runs are there all the same
+            say(f"not timing {', '.join(map(str, lacking))}: {error}")
+            continue
         for folder in lacking:
             write_json(folder / STEP_TIME_FILE, times)
 
@@ -132,11 +146,7 @@ def write_questions(experiment: Experiment, root: Path) -> None:
         write_json(root / QUESTIONS_FILE, [question.model_dump(exclude_none=True) for question in experiment.questions])
 
 
-def _step_times(arms: Sequence[str], config: RunConfig, data: TokenData, rounds: int) -> dict[str, Any]:
-    from oelm.bench.measure import compare_step_times
-    from oelm.training.setup import choose_device, model_config
+def _step_times(arms: Sequence[str], config: RunConfig, rounds: int) -> dict[str, Any]:
+    from oelm.bench.measure import compare_step_times  # with torch
 
-    device = choose_device(config.runtime.device, config.training.precision)
-    how: dict[str, Any] = {"rounds": rounds, "device": str(device), "compiled": config.runtime.compile}
-    how["checkpointing"] = config.runtime.gradient_checkpointing
-    return compare_step_times(arms, model_config(config, data.vocab_size), config.training, **how)
+    return compare_step_times(arms, config, rounds=rounds)

@@ -95,7 +95,7 @@ def _equal(shape: GPTConfig) -> Stock:
         if (value := getattr(shape, name)) not in (getattr(usual, name), natural.get(name)):
             raise OelmError(
                 f"{name}={value} has no equal in {stock.model}, the stock architecture of the rest; "
-                "the checkpoint itself loads with oelm"
+                "use --to remote-code, or load the checkpoint with oelm"
             )
     return stock
 

@@ -63,8 +63,18 @@ def stock_config(name: str, *, fresh: bool = False, overrides: Mapping[str, Any]
         # Of a bare type nothing is given: what follows from its sizes (head_dim) must follow from the new ones.
         given = {} if bare else config.to_diff_dict()
         kept = {key: value for key, value in given.items() if key not in ("model_type", "layer_types")}
-        config = AutoConfig.for_model(config.model_type, **{**kept, **overrides})
+        try:
+            config = AutoConfig.for_model(config.model_type, **{**kept, **overrides})
+        except Exception as error:  # of types of their own
+            raise _no_such_shape(config, error) from error
     return config
+
+
+def _no_such_shape(config: Any, error: Exception) -> OelmError:
+    why = " ".join(str(error).split())[:160] or type(error).__name__
+    return OelmError(
+        f"a {config.model_type} of this shape cannot be ({why}); change its config.json or model.overrides"
+    )
 
 
 def objective_of(config: Any, name: str, wanted: str | None, data: str) -> str:
@@ -178,9 +188,9 @@ def build(objective: str, config: Any, weights: str | Path | None) -> nn.Module:
             safe = None if os.environ.get(PICKLED) == "1" else True
             model, loaded = auto.from_pretrained(str(weights), **how, use_safetensors=safe, output_loading_info=True)
             _require_loaded(model, loaded, weights)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, ArithmeticError, AssertionError, RuntimeError, SafetensorError) as error:
         if weights is None:
-            raise
+            raise _no_such_shape(config, error) from error
         reason = " ".join(str(error).split())[:160]
         hint = f" with safetensors (or set {PICKLED}=1 if you trust pickled ones)" if "safetensors" in reason else ""
         raise OelmError(

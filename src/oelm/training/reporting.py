@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oelm.costs.flops import Flops
 from oelm.costs.inspection import model_flops
 from oelm.data.tokenization import end_of_text_id, load_tokenizer
 from oelm.errors import OelmError
@@ -16,7 +17,9 @@ from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import trained_shares
 from oelm.models.known import family, shape_name
 from oelm.runs import RUNNING, RunFolder
+from oelm.training.config import TrainingSection
 from oelm.training.environment import peak_memory_bytes
+from oelm.training.objectives import Objective
 from oelm.training.setup import Parts
 from oelm.training.timing import StepTimer
 from oelm.training.tracking import Trackers
@@ -131,6 +134,7 @@ class Reporter:
             "best_val_loss": best["loss"],
         }
         self.folder.record(self.folder.timing_file, timing)
+        flops = flops_of(model, report, self.objective, self.settings)
         result = {
             "method": self.config.method_name,
             "seed": self.config.seed,
@@ -145,7 +149,7 @@ class Reporter:
             "steps": step,
             "tokens": self._tokens(step),
             "train_tokens": self.data.manifest["splits"]["train"].get("tokens"),
-            **self._flops(model, report),
+            **({"flops_per_token": flops.step, "block_flops_per_token": flops.blocks} if flops else {}),
             "final": final,
             "best": best,
             "true_entropy": self.objective.true_entropy,
@@ -164,20 +168,20 @@ class Reporter:
         log.info("finished: %s %.4f over the whole validation set", headline, final[headline])
         return result
 
-    def _flops(self, model: nn.Module, report: FreezeReport) -> dict[str, int]:
-        """Matmul FLOPs per trained token, over the whole run; nothing for a model whose products we cannot count."""
-        shares, per = trained_shares(report, self.settings.max_steps), self.objective.tokens_per_batch
-        try:
-            flops = model_flops(model, **self.objective.reads, per=per / self.settings.batch_size, shares=shares)
-        except OelmError:
-            return {}
-        return {"flops_per_token": flops.step, "block_flops_per_token": flops.blocks}
-
     def _tokens(self, step: int) -> int:
         return step * self.settings.accumulation * self.objective.tokens_per_batch
 
     def _tokens_per_second(self) -> float | None:
         return self._tokens(1) / self._pace if self._pace else None
+
+
+def flops_of(model: nn.Module, report: FreezeReport, objective: Objective, settings: TrainingSection) -> Flops | None:
+    """Matmul FLOPs per trained token, over the whole run; None for a model whose products we cannot count."""
+    shares, per = trained_shares(report, settings.max_steps), objective.tokens_per_batch / settings.batch_size
+    try:
+        return model_flops(model, **objective.reads, per=per, shares=shares)
+    except OelmError:
+        return None
 
 
 def sampler(parts: Parts) -> Callable[[Any], str] | None:

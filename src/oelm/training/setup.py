@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -53,15 +53,28 @@ class Parts:
             return freeze_again(model, self.frozen_by)
         return freeze(model, self.config.method, seed=self.config.seed, pretrained=pretrained)
 
+    def sketch(self) -> tuple[nn.Module, FreezeReport]:
+        """The model frozen, without memory."""
+        with torch.device("meta"):
+            model = self.build_model(None)
+            return model, self.freeze(model)
 
-def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE) -> Parts:
+
+def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE, data: Data | None = None) -> Parts:
+    parts = parts_of(config, world, data)
+    _require_space(parts, folder)
+    return parts
+
+
+def parts_of(config: RunConfig, world: World = ALONE, data: Data | None = None) -> Parts:
+    """The parts of a run that has no folder yet; `data` if they are open already."""
     device = world.own_device(choose_device(config.runtime.device, config.training.precision))
     if config.runtime.threads:
         torch.set_num_threads(config.runtime.threads)
     if device.type == "cpu":
         keep_freed_memory()
     config = config.model_copy(deep=True)
-    data = open_data(Path(config.data.path))
+    data = open_data(Path(config.data.path)) if data is None else data
     if config.model.name:
         from oelm.training.stock import stock_parts as make_parts
     else:
@@ -77,7 +90,6 @@ def prepare(config: RunConfig, folder: RunFolder, world: World = ALONE) -> Parts
             "prepare the same data with the same tokenizer again, or start a new run"
         )
     parts.config.data.fingerprint = found
-    _require_space(parts, folder)
     return parts
 
 
@@ -200,11 +212,10 @@ def choose_device(wanted: str, precision: str) -> torch.device:
 
 def _require_space(parts: Parts, folder: RunFolder) -> None:
     """Build and freeze without memory: the method must fit the model, and the disk must hold its checkpoints."""
-    with torch.device("meta"):
-        report = parts.freeze(parts.build_model(None))
+    report = parts.sketch()[1]
     Schedule.of(report, parts.config.training.max_steps)  # a schedule that the run cannot keep is refused here
     if parts.config.runtime.strategy != "fsdp":  # which shares them out
-        _require_memory(report, parts.device)
+        require_memory([report], parts.device)
     needed = CHECKPOINTS_AT_ONCE * checkpoint_bytes(report.total_parameters, report.most_trainable_parameters)
     parent = next(p for p in (folder.path, *folder.path.resolve().parents) if p.exists())
     free = shutil.disk_usage(parent).free
@@ -215,8 +226,8 @@ def _require_space(parts: Parts, folder: RunFolder) -> None:
         )
 
 
-def _require_memory(report: FreezeReport, device: torch.device) -> None:
-    """Refuse a model whose weights, gradients and moments alone are more than the device has altogether."""
+def require_memory(reports: Sequence[FreezeReport], device: torch.device) -> None:
+    """Refuse models whose weights, gradients and moments alone are more than the device has altogether."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
     else:
@@ -224,11 +235,13 @@ def _require_memory(report: FreezeReport, device: torch.device) -> None:
             total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         except (AttributeError, ValueError, OSError):
             return  # nobody says
-    needed = 4 * report.total_parameters + 12 * report.most_trainable_parameters
+    needed = sum(4 * report.total_parameters + 12 * report.most_trainable_parameters for report in reports)
     if needed > total:
+        size = f"{reports[0].total_parameters:,} parameters"
+        what = f"a model of {size} takes" if len(reports) == 1 else f"{len(reports)} models of {size} at once take"
         raise OelmError(
-            f"a model of {report.total_parameters:,} parameters takes {needed / 1e9:.0f} GB to train (weights, "
-            f"gradients, AdamW's moments), but {device} has {total / 1e9:.0f} GB; use a smaller model or another device"
+            f"{what} {needed / 1e9:.0f} GB to train (weights, gradients, AdamW's moments), but {device} has "
+            f"{total / 1e9:.0f} GB; use a smaller model or another device"
         )
 
 
