@@ -10,6 +10,7 @@ import oelm
 from oelm.cli.main import app
 from oelm.evaluation import downstream
 from oelm.evaluation.export import export
+from oelm.evaluation.subjects import load
 from oelm.records import read_json
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra [eval]")
@@ -85,6 +86,16 @@ def test_a_run_scores_what_lm_eval_gives_its_exported_folder(runs, rows, tmp_pat
         piqa["rows"] == 8 and piqa["splits"] == {"piqa": "validation"} and lambada["splits"]["lambada_openai"] == "test"
     )
     assert lambada["scores"]["lambada_openai"]["perplexity"] > 1
+
+
+def test_few_shot_examples_are_those_that_lm_eval_draws(runs, rows):
+    (asked,), (theirs,) = (downstream.find_tasks(["piqa"], rows) for _ in range(2))
+    (task,) = theirs.tasks
+    task.set_config("num_fewshot", 2)
+    task.set_fewshot_seed(seed=1234)
+    task.build_all_requests()
+    downstream.evaluate(load(runs / "baseline-0"), asked, fewshot=2)
+    assert [one.args for one in asked.tasks[0].instances] == [one.args for one in task.instances]
 
 
 def test_results_lie_sealed_in_the_run_and_runs_of_one_arm_are_one_row(runs, rows):
