@@ -146,6 +146,7 @@ def test_rows_whose_answer_alone_is_longer_than_the_context_are_left_out_and_cou
 def test_what_cannot_be_evaluated_is_refused_in_one_line(runs, rows, tmp_path, monkeypatch):
     baseline = runs / "baseline-0"
     assert "nothing to evaluate" in refused(baseline)
+    assert "nothing to evaluate" in refused(baseline, "--tasks", " ,")
     assert "lm-eval task 'piqaa' is unknown; did you mean 'piqa'" in refused(baseline, "--tasks", "piqaa")
     assert "has no rows for task sciq" in refused(baseline, "--tasks", "sciq", "--task-data", rows)
     assert "does not exist" in run("evaluate", baseline, "--tasks", "piqa", "--task-data", tmp_path / "nowhere").stderr

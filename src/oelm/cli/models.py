@@ -73,12 +73,11 @@ def generate(
         if many or as_json:
             texts = generation.write(subject, text, batch=batch, **how)
             facts = {"run": run, "prompt": text, "text": texts[0], **({"texts": texts} if many else {})}
-            shown = json.dumps(facts, ensure_ascii=False, indent=2)
-            typer.echo(shown if as_json else "\n\n".join(text + one for one in texts))
+            given = json.dumps(facts, ensure_ascii=False, indent=2)
+            typer.echo(given if as_json else "\n\n".join(text + one for one in texts))
             continue
-        if not interactive:
-            say(text)
-        generation.write(subject, text, stream=say, **how)
+        shown = iter(() if interactive else (text,))  # with the first word: a prompt that is refused is not repeated
+        generation.write(subject, text, stream=lambda word, shown=shown: say(next(shown, "") + word), **how)
         typer.echo()
 
 
@@ -109,12 +108,12 @@ def evaluate(
 
     Example: oelm evaluate runs/demo/* --tasks piqa,blimp --task-data data/eval
     """
-    if not tasks and text is None:
+    named = [name.strip() for name in (tasks or "").split(",") if name.strip()]
+    if not named and text is None:
         raise OelmError("nothing to evaluate: give --tasks (of lm-eval), --text FILE, or both")
     from oelm.evaluation import downstream, perplexity
 
-    named = [name.strip() for name in (tasks or "").split(",") if name.strip()]
-    asked = downstream.find_tasks(named, task_data) if tasks else []
+    asked = downstream.find_tasks(named, task_data) if named else []
 
     def measure(subject: Any) -> list[dict[str, Any]]:
         found = [downstream.evaluate(subject, one, limit=limit, fewshot=fewshot, batch=batch) for one in asked]
