@@ -10,6 +10,7 @@ import oelm
 from oelm.cli.main import app
 from oelm.evaluation import downstream
 from oelm.evaluation.export import export
+from oelm.evaluation.subjects import load
 from oelm.records import read_json
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra [eval]")
@@ -87,6 +88,16 @@ def test_a_run_scores_what_lm_eval_gives_its_exported_folder(runs, rows, tmp_pat
     assert lambada["scores"]["lambada_openai"]["perplexity"] > 1
 
 
+def test_few_shot_examples_are_those_that_lm_eval_draws(runs, rows):
+    (asked,), (theirs,) = (downstream.find_tasks(["piqa"], rows) for _ in range(2))
+    (task,) = theirs.tasks
+    task.set_config("num_fewshot", 2)
+    task.set_fewshot_seed(seed=1234)
+    task.build_all_requests()
+    downstream.evaluate(load(runs / "baseline-0"), asked, fewshot=2)
+    assert [one.args for one in asked.tasks[0].instances] == [one.args for one in task.instances]
+
+
 def test_results_lie_sealed_in_the_run_and_runs_of_one_arm_are_one_row(runs, rows):
     result = run("evaluate", runs / "baseline-0", runs / "baseline-1", "--tasks", "piqa", "--task-data", rows,
                  "--limit", 6, "--json")  # fmt: skip
@@ -135,6 +146,7 @@ def test_rows_whose_answer_alone_is_longer_than_the_context_are_left_out_and_cou
 def test_what_cannot_be_evaluated_is_refused_in_one_line(runs, rows, tmp_path, monkeypatch):
     baseline = runs / "baseline-0"
     assert "nothing to evaluate" in refused(baseline)
+    assert "nothing to evaluate" in refused(baseline, "--tasks", " ,")
     assert "lm-eval task 'piqaa' is unknown; did you mean 'piqa'" in refused(baseline, "--tasks", "piqaa")
     assert "has no rows for task sciq" in refused(baseline, "--tasks", "sciq", "--task-data", rows)
     assert "does not exist" in run("evaluate", baseline, "--tasks", "piqa", "--task-data", tmp_path / "nowhere").stderr

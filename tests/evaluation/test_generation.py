@@ -58,6 +58,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(stock, more, words):
     result = run("generate", stock, *more)
     assert isinstance(result.exception, oelm.OelmError) and words in str(result.exception)
     assert "\n" not in str(result.exception)
+    assert not result.stdout
 
 
 def test_quality_counts_words_that_are_new_and_words_that_come_again():

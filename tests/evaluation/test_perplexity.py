@@ -50,7 +50,9 @@ def test_a_text_within_the_context_has_the_loss_that_the_model_gives_it(runs, st
         bits = loss * (ids.numel() - 1) / math.log(2) / len(file.read_bytes())
         assert facts["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
     record = read_json(runs / "baseline-0" / "evaluation" / "text-a-text.txt.json", "perplexity")
-    assert record["headlines"] == {"a text.txt perplexity": record["perplexity"]}
+    assert record["headlines"] == {
+        "a text.txt perplexity": record["perplexity"], "a text.txt bits per byte": record["bits_per_byte"]
+    }  # fmt: skip
 
 
 def test_what_is_no_text_is_refused_in_one_line(runs, tmp_path):

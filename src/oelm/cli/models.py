@@ -66,12 +66,12 @@ def generate(
         if many or as_json:
             texts = generation.write(subject, text, batch=batch, **how)
             facts = {"run": run, "prompt": text, "text": texts[0], **({"texts": texts} if many else {})}
-            shown = json.dumps(facts, ensure_ascii=False, indent=2)
-            typer.echo(shown if as_json else "\n\n".join(text + one for one in texts))
-        else:
-            say("" if interactive else text)
-            generation.write(subject, text, stream=say, **how)
-            typer.echo()
+            given = json.dumps(facts, ensure_ascii=False, indent=2)
+            typer.echo(given if as_json else "\n\n".join(text + one for one in texts))
+            continue
+        shown = iter(() if interactive else (text,))  # with the first word: a prompt that is refused is not repeated
+        generation.write(subject, text, stream=lambda word, shown=shown: say(next(shown, "") + word), **how)
+        typer.echo()
 
 
 def evaluate(
@@ -98,12 +98,12 @@ def evaluate(
 
     Example: oelm evaluate runs/demo/* --tasks piqa,blimp --task-data data/eval
     """
-    if not tasks and text is None:
+    named = [name.strip() for name in (tasks or "").split(",") if name.strip()]
+    if not named and text is None:
         raise OelmError("nothing to evaluate: give --tasks (of lm-eval), --text FILE, or both")
     from oelm.evaluation import downstream, perplexity
 
-    named = [name.strip() for name in (tasks or "").split(",") if name.strip()]
-    asked = downstream.find_tasks(named, task_data) if tasks else []
+    asked = downstream.find_tasks(named, task_data) if named else []
 
     def measure(subject: Any) -> list[dict[str, Any]]:
         found = [downstream.evaluate(subject, one, limit=limit, fewshot=fewshot, batch=batch) for one in asked]

@@ -57,6 +57,8 @@ def evaluate(
         setattr(model, name, partial(getattr(model, name), disable_tqdm=not sys.stderr.isatty()))
     try:
         fitting = {task.config.task: _fitting(subject, task, limit) for task in asked.tasks}
+        for task in asked.tasks:  # whose examples were drawn once already
+            task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
         chosen: Any = {"samples": {task: kept for task, (kept, _) in fitting.items()}}
         if not any(unfit for _, unfit in fitting.values()):
             chosen = {"limit": limit}

@@ -25,15 +25,15 @@ def file_perplexity(subject: Subject, file: Path, stride: int | None = None) -> 
         raise OelmError(f"--stride {stride} would leap over tokens: {subject.name} reads {subject.context} at once")
     ids = subject.encode(text)
     spent = nats(subject, ids, stride)
-    perplexity = math.exp(min(spent / (len(ids) - 1), 700.0))
+    perplexity, bits = math.exp(min(spent / (len(ids) - 1), 700.0)), spent / math.log(2) / len(text.encode())
     return {
         "name": f"text-{file.name}",
         "tokens": len(ids) - 1,
         "context": subject.context,
         "stride": stride,
         "perplexity": perplexity,
-        "bits_per_byte": spent / math.log(2) / len(text.encode()),
-        "headlines": {f"{file.name} perplexity": perplexity},
+        "bits_per_byte": bits,
+        "headlines": {f"{file.name} perplexity": perplexity, f"{file.name} bits per byte": bits},
     }
 
 
