@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,7 +60,6 @@ def generate(
         return show(survey(models, checkpoint, lambda subject: [generation.quality(subject, **how)]), as_json)
     run, batch = models[0], batch or 1
     subject = load(run, checkpoint)
-    say = partial(print, end="", flush=True)
     for text in (line.rstrip("\n") for line in sys.stdin) if interactive else [prompt]:
         if many or as_json:
             texts = generation.write(subject, text, batch=batch, **how)
@@ -69,8 +67,13 @@ def generate(
             given = json.dumps(facts, ensure_ascii=False, indent=2)
             typer.echo(given if as_json else "\n\n".join(text + one for one in texts))
             continue
-        shown = iter(() if interactive else (text,))  # with the first word: a prompt that is refused is not repeated
-        generation.write(subject, text, stream=lambda word, shown=shown: say(next(shown, "") + word), **how)
+        begin = [] if interactive else [text]
+
+        def say_after(word: str, begin: list[str] = begin) -> None:
+            print(*begin, word, sep="", end="", flush=True)
+            begin.clear()  # shown with the first word: a prompt that is refused is not repeated
+
+        generation.write(subject, text, stream=say_after, **how)
         typer.echo()
 
 
