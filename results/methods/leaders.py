@@ -15,6 +15,7 @@ from oelm.analysis.compare.statistics import paired_gap
 from oelm.costs.inspection import inspect_model
 from oelm.errors import OelmError
 from oelm.freezing.modifiers import equal_baseline
+from oelm.runs import diverged
 
 HERE = Path(__file__).parent
 SCREEN = HERE / "methods-screen"
@@ -81,7 +82,7 @@ def saved(arm: Arm) -> float:
 def _complete(screen: Path) -> Comparison:
     """The screen as one study, in which every arm was given the same rates; anything else would choose at random."""
     loaded = require_finished([screen])
-    missing = [f"{run.name} is {run.state}" for run in loaded.incomplete if not run.diverged]
+    missing = [f"{run.name} is {run.state}" for run in loaded.incomplete if not diverged(run.folder.status())]
     missing += [f"{skipped.path}: {skipped.reason}" for skipped in loaded.skipped]
     rates = {tuple(arm.rates) for arm in loaded.arms}
     if len(rates) > 1 or len(loaded.comparisons) > 1 or not all(rates):

@@ -12,12 +12,10 @@ from urllib.request import getproxies
 
 @cache
 def unreachable() -> str | None:
-    """Why the hub cannot be reached; None if it can, or if only a proxy could tell."""
+    """Why the hub cannot be reached; None if it can, if only a proxy could tell, or if it is not to be asked."""
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
-    if getproxies():
+    if constants.HF_HUB_OFFLINE or getproxies():
         return None
     address = urlsplit(constants.ENDPOINT)
     try:

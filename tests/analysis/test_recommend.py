@@ -218,9 +218,8 @@ def test_names_of_methods_are_never_cut(tmp_path):
      ("t5-small", "encoder-decoder")],
 )  # fmt: skip
 def test_the_kind_of_a_model_comes_from_its_configuration(model, kind):
-    from oelm.cli.recommend import _kind
-
-    assert _kind(model) == kind
+    done = CliRunner().invoke(app, ["recommend", "--model", model, "--json"], catch_exceptions=False)
+    assert json.loads(done.stdout)["kind"] == kind
 
 
 def test_an_unknown_model_is_refused():

@@ -41,11 +41,11 @@ def test_a_turn_leaves_the_cache_as_it_was_and_writes_what_the_whole_text_says()
         ids = torch.randint(64, (1, 16 + TOKENS))
         with torch.no_grad():
             read, write, cache = _steps(model, ids, 16)
-            write()
+            write(0)
             assert cache.get_seq_length() == 16
             again = model(ids[:, 16:17], past_key_values=cache, attention_mask=torch.ones(1, 17)).logits[0, -1]
             torch.testing.assert_close(again, model(ids[:, :17]).logits[0, -1], atol=1e-5, rtol=1e-4)
-            assert read().get_seq_length() == 16
+            assert read(0).get_seq_length() == 16
 
 
 @pytest.mark.parametrize(

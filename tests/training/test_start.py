@@ -112,7 +112,7 @@ def test_what_cannot_be_started_from_is_refused_in_one_line(runs, task, tmp_path
         assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
         return str(error.value)
 
-    assert "use --method signs_qk, not baseline" in refused("baseline", runs / "signs_qk-0")
+    assert "use --method signs_qk" in refused("baseline", runs / "signs_qk-0")
     assert "baseline-7 is no run; train it first" in refused("baseline", runs / "{method}-7")
     RunFolder(tmp_path / "queued").create(config("baseline", data=task).to_dict())
     assert "holds no checkpoint" in refused("baseline", tmp_path / "queued")

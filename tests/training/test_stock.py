@@ -254,7 +254,9 @@ def test_unknown_settings_names_and_gated_models_are_one_line(corpus, tmp_path, 
         train(config("gpt2", corpus, model={"overrides": {"n_layers": 2}}), tmp_path / "run")
     with pytest.raises(oelm.OelmError, match="has its own size; leave size and overrides out, or train it fresh"):
         config("gpt2", corpus, model={"fresh": False})
-    with pytest.raises(oelm.OelmError, match=r"model 'nobody/nothing' is unknown here and could not be had") as refused:
+    with pytest.raises(
+        oelm.OelmError, match=r"model 'nobody/nothing' is unknown here, and the hub cannot be reached"
+    ) as refused:
         train(config("nobody/nothing", corpus), tmp_path / "run")
     assert "\n" not in str(refused.value)
 
@@ -262,6 +264,8 @@ def test_unknown_settings_names_and_gated_models_are_one_line(corpus, tmp_path, 
         raise OSError("You are trying to access a gated repo.\nMake sure to have access to it\n" + "x" * 500)
 
     monkeypatch.setattr(hf.AutoConfig, "from_pretrained", gated)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("oelm.models.known.unreachable", lambda: None)
     with pytest.raises(oelm.OelmError, match=r"You are trying to access a gated repo. Make sure") as refused:
         train(config("somebody/gated", corpus), tmp_path / "run")
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500

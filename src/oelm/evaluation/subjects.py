@@ -1,5 +1,6 @@
 """The language model of a run, of a checkpoint, of a model folder or of the hub, ready to be asked."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,8 @@ def load(what: str | Path, which: str = checkpoints.BEST, **options: Any) -> Sub
 
 
 def _stock(what: str, options: dict[str, Any]) -> Subject:
-    require_known(what)
+    if os.environ.get("HF_HUB_OFFLINE") != "1":  # then nothing is asked of the hub, and a name may be a run's
+        require_known(what)
     try:
         model, tokenizer = _opened(what, what, options)
     except OelmError:

@@ -70,12 +70,12 @@ def require_known(name: str) -> None:
         raise unknown("model", name, [*SIZES, *KNOWN])
     if name.startswith((".", "/", "~")) or name.endswith(".json") or len(Path(name).parts) > 2:
         raise OelmError(f"model {name!r} is not there; give a model folder, its config.json, or a name of the hub")
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import constants, try_to_load_from_cache
 
     with suppress(ValueError):  # no name that the hub could have; it says so itself
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return
-    if why := unreachable():
+    if why := "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else unreachable():
         raise Unavailable(
             f"model {name!r} is unknown here, and the hub cannot be reached ({why}); "
             f"known: {', '.join([*SIZES, *KNOWN])}, or a folder with a config.json"
