@@ -265,7 +265,8 @@ def test_unknown_settings_names_and_gated_models_are_one_line(corpus, tmp_path, 
 
     monkeypatch.setattr(hf.AutoConfig, "from_pretrained", gated)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("oelm.models.known.unreachable", lambda: None)
+    for module in ("models.known", "hub"):
+        monkeypatch.setattr(f"oelm.{module}.unreachable", lambda: None)
     with pytest.raises(oelm.OelmError, match=r"You are trying to access a gated repo. Make sure") as refused:
         train(config("somebody/gated", corpus), tmp_path / "run")
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
