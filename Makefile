@@ -37,9 +37,10 @@ ruff: $(VENV)/installed
 types: $(VENV)/installed
 	@$(BIN)/mypy
 
-# A worker has whole files, so that what their tests share is made once; tests/conftest.py puts the longest first.
+# A worker has whole files, so that what their tests share is made once; tests/conftest.py puts the longest first. One
+# worker more than cores: some tests wait, for a cluster or a browser, more than they compute.
 suite: $(VENV)/installed
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($(CORES) + 1)) --dist loadfile --no-loadscope-reorder
 
 format: $(VENV)/installed  ## format the code
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .

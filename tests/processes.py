@@ -48,3 +48,8 @@ def _sockets(pid: int) -> list[str]:
             with contextlib.suppress(OSError):
                 found.append(os.readlink(link))
     return found
+
+
+def seconds(limit: float) -> float:
+    """A limit that holds on a quiet machine, as long as it is on this one now: others may have the cores."""
+    return limit * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -23,6 +23,7 @@ from oelm.experiments.entries import chosen
 from oelm.experiments.runner import Job
 from oelm.experiments.suite import plan_experiments
 from oelm.runs import FAILED, FINISHED, RUNNING, RunFolder
+from processes import seconds
 
 CONFIG = {"method": "baseline", "seed": 0, "training": {"max_lr": 3e-4}}
 HOLD = """
@@ -163,8 +164,8 @@ def test_a_thousand_runs_are_shown_in_two_seconds(tmp_path, monkeypatch):
     for command in ("status", "watch"):
         before = time.process_time()
         assert "1000 runs: 1000 finished" in oelm(command)
-        spent = time.process_time() - before  # our own: the machine may have other things to do
-        assert spent < 2, f"{command}: {spent:.2f} s"
+        spent = time.process_time() - before  # our own, which takes longer, too, on a core that is shared
+        assert spent < seconds(2), f"{command}: {spent:.2f} s"
 
 
 @pytest.mark.parametrize("error", [ProcessLookupError, PermissionError])

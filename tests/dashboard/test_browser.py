@@ -19,6 +19,7 @@ import factory
 from oelm.cli.report import judge
 from oelm.dashboard.server import build
 from oelm.runs import FAILED, RunFolder
+from processes import seconds
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'oelm[dev]'")
 CHROMIUM = next(
@@ -104,11 +105,11 @@ def test_a_training_run_appears_moves_and_dies_without_reloading(tab, serve, spa
     training.wait()
     gone = time.monotonic()
     playwright.expect(state).to_have_text("dead")
-    assert time.monotonic() - gone < 2.0
+    assert time.monotonic() - gone < seconds(2.0)
     folder.set_status(FAILED, step=9, max_steps=400, error="Diverged: it was a test")
     said = time.monotonic()
     playwright.expect(state).to_have_text("failed")
-    assert time.monotonic() - said < 2.0
+    assert time.monotonic() - said < seconds(2.0)
 
 
 def test_the_table_sorts_filters_and_remembers_in_its_address(tab, serve, tmp_path):
@@ -285,9 +286,7 @@ def test_a_thousand_runs_of_ten_thousand_rows_open_in_two_seconds(tab, serve, tm
     tab.goto(address)
     playwright.expect(tab.locator("#total")).to_have_text("1,000 runs".replace(",", ""))
     opened = tab.evaluate("performance.now()") / 1000
-    assert opened < 2.0 * max(
-        1.0, os.getloadavg()[0] / (os.cpu_count() or 1)
-    )  # on a machine that is not otherwise busy
+    assert opened < seconds(2.0)
     tab.locator("input[type=search]").fill("seed=3 q_only")
     playwright.expect(tab.locator("#total")).to_have_text("20 of 1000 runs")
     playwright.expect(tab.locator("tbody td.gap").first).to_contain_text("%", timeout=30_000)
