@@ -47,6 +47,16 @@ def test_what_stands_beside_has_a_row_without_a_difference_and_missing_seeds_are
     ]
 
 
+def test_what_was_asked_differently_is_not_compared(suite):
+    for method, samples in (("baseline", 100), ("oelm_freeze", 20)):
+        keep(make_run(suite, method, 0), "generation", samples=samples, tokens=50, headlines={"distinct-2 %": 40.0})
+    rows = [row for row in table(suite, "evaluation").rows() if row[0].startswith("distinct-2 %")]
+    assert rows == [
+        ["distinct-2 % (samples 100)", "baseline", "40 (1)", "–"],
+        ["distinct-2 % (samples 20)", "oelm_freeze", "40 (1)", "–"],
+    ]
+
+
 def test_a_damaged_record_is_named_and_costs_nothing_else(suite):
     file = suite / "oelm_freeze-s0" / "evaluation" / "task-piqa.json"
     file.write_text(file.read_text().replace("57", "97"))

@@ -17,6 +17,7 @@ from oelm.runs import RunFolder
 
 MISTAKES = 3
 LONGEST = 300
+ASKED = ("prompt", "samples", "tokens", "seed", "temperature", "top_k", "top_p", "reference", "words", "stride")
 Row = dict[str, Any]
 
 
@@ -53,19 +54,30 @@ def evaluation_tables(loaded: Loaded, t: Texts, place: Callable[[Any], str]) -> 
 
 
 def _measures(comparison: Comparison, damaged: list[Skipped]) -> list[Row]:
-    arms: dict[str, dict[str, dict[int, float]]] = {}  # by label, measure and seed
-    beside: dict[str, dict[str, dict[int, float]]] = {}
+    """Only what was asked alike is compared; where it was not, a measure is told with what differs."""
+    Measure = tuple[str, str]  # its name, and how it was asked
+    arms: dict[str, dict[Measure, dict[int, float]]] = {}  # by label, measure and seed
+    beside: dict[str, dict[Measure, dict[int, float]]] = {}
+    ways: dict[str, dict[str, Row]] = {}
     for arm in comparison.arms:
         for run in arm.runs:
             for record in _records(run, damaged):
+                asked = {key: printable(str(record[key])) for key in ASKED if key in record}
                 rows = {arm.label: (arms, record["headlines"])}
                 rows |= {str(name): (beside, values) for name, values in (record.get("beside") or {}).items()}
                 for label, (kept, values) in rows.items():
                     for name, value in values.items():
-                        kept.setdefault(label, {}).setdefault(printable(name), {})[run.seed] = value
+                        measure = printable(name), str(asked)
+                        ways.setdefault(measure[0], {})[measure[1]] = asked
+                        kept.setdefault(label, {}).setdefault(measure, {})[run.seed] = value
+
+    def told(name: str, how: str) -> str:
+        apart = [f"{k} {v}" for k, v in ways[name][how].items() if any(one.get(k) != v for one in ways[name].values())]
+        return f"{name} ({', '.join(apart)})" if apart else name
+
     baselines = {arm.label: arm.plain_baseline.label for arm in comparison.arms if arm.plain_baseline}
     return [
-        {"measure": measure, "method": label, **_figures(values, other)}
+        {"measure": told(*measure), "method": label, **_figures(values, other)}
         for measure in dict.fromkeys(name for values in arms.values() for name in values)
         for label, kept in (*arms.items(), *beside.items())
         if (values := kept.get(measure))
