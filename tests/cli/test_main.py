@@ -356,6 +356,15 @@ def test_on_80_columns_the_help_names_every_option_in_full(here, monkeypatch):
     assert "--no-segments" in shown
 
 
+@pytest.mark.parametrize(
+    "words", ["inspect", "estimate", "data prepare", "data task", "bench", "run", "evaluate", "generate"]
+)
+def test_on_80_columns_no_option_of_any_command_is_cut(here, monkeypatch, words):
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    shown = here(*words.split(), "-h").stdout
+    assert "--json" in shown and not re.search(r"-\w+…", shown)
+
+
 def test_without_a_terminal_other_packages_draw_no_progress_bars():
     code = "import contextlib, oelm.__main__ as o\nwith contextlib.suppress(SystemExit): o.main()\n"
     code += "from tqdm import tqdm\nlist(tqdm(range(3)))"

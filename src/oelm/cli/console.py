@@ -10,6 +10,18 @@ from rich.measure import Measurement
 from rich.table import Table
 
 UNLIMITED = 10_000  # columns of what is no terminal: lines are as long as they are
+
+
+class PlainHelp(typer.core.TyperCommand):
+    """A command whose help leaves ranges to the errors: 80 columns then hold the name of every option."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from typer import rich_utils
+
+        rich_utils.RANGE_STRING = ""
+        super().format_help(ctx, formatter)
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 

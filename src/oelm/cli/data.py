@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from typer import Argument, Option
 
-from oelm.cli.console import AsJson, command_console, echo_json
+from oelm.cli.console import AsJson, PlainHelp, command_console, echo_json
 from oelm.errors import OelmError
 from oelm.validation import TOKENS, amount
 
@@ -43,7 +43,7 @@ STREAM = "Read a hub dataset as it comes instead of downloading all of it first.
 FRACTION = "Share of the documents to hold out where there is no validation text. (default: 0.05)"
 
 
-@app.command()
+@app.command(cls=PlainHelp)
 def prepare(
     source: Text,
     tokenizer: Annotated[str, Option(help=TOKENIZER)] = "gpt2",
@@ -54,7 +54,9 @@ def prepare(
     field: Annotated[str | None, Option(help="Column with the text, where there are some. (default: text)")] = None,
     source_field: Annotated[str | None, Option(help="Of pairs of texts (seq2seq): the column a model reads.")] = None,
     target_field: Annotated[str | None, Option(help="Of pairs of texts: the column with what it writes.")] = None,
-    max_length: Annotated[int, Option(min=2, help="Of pairs of texts: tokens of a source or a target.")] = 128,
+    max_length: Annotated[
+        int, Option(min=2, metavar="<int>", help="Of pairs of texts: tokens of a source or a target.")
+    ] = 128,
     config: Annotated[str | None, Option(help="Configuration of the hub dataset, where it has several.")] = None,
     split: Annotated[str | None, Option(help="Split of the hub dataset to train on. (default: train)")] = None,
     max_tokens: Annotated[str | None, Option(help=MAX_TOKENS)] = None,
@@ -63,7 +65,9 @@ def prepare(
     megabytes: Annotated[float | None, Option(help="Training text to make. (default where made: 2)")] = None,
     validation_megabytes: Annotated[float | None, Option(help="The same for validation. (default: 0.15)")] = None,
     seed: Annotated[int, Option(help="Seed of the fables, or of which documents are held out.")] = 0,
-    workers: Annotated[int | None, Option(min=1, help="Encoding threads. (default: one per core)")] = None,
+    workers: Annotated[
+        int | None, Option(min=1, metavar="<int>", help="Encoding threads. (default: one per core)")
+    ] = None,
     force: Annotated[bool, Option("--force", help="Replace a folder that has other settings.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -101,7 +105,7 @@ def prepare(
     _print_facts(data)
 
 
-@app.command("list")
+@app.command("list", cls=PlainHelp)
 def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """What is prepared in the data directory: corpora, and tasks for classifiers."""
     from oelm.data.tokens import UNFINISHED, data_directory, prepared, prepared_tasks
@@ -142,7 +146,7 @@ def _row(path: Path, unit: str) -> dict[str, Any]:
         return {"folder": path.name, "state": "damaged", "error": f"{path} cannot be read: {error}"}
 
 
-@app.command()
+@app.command(cls=PlainHelp)
 def show(
     data: Annotated[str, Argument(metavar="NAME|PATH", help="A folder in the data directory, a corpus or a path.")],
     verify: Annotated[bool, Option("--verify", help="Read every byte and compare it with its sha256.")] = False,
@@ -237,7 +241,7 @@ def _bar() -> Iterator[dict[str, Callable[..., None]]]:
         bar.stop()
 
 
-@app.command()
+@app.command(cls=PlainHelp)
 def task(
     name: Annotated[str, Argument(help="sst2, mnli, xnli, or a name for a task of your own.")],
     tokenizer: Annotated[str, Option(help="The model's folder or hub name; or gpt2, bpe:4096, files.")],

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import typer
 
 from oelm.cli import bench, data, demo, doctor, inspect, models, recommend, report, run, status, train
+from oelm.cli.console import PlainHelp
 from oelm.cli.train import ShortHelp
 from oelm.errors import OelmError, printable
 from oelm.files import explain
@@ -30,7 +31,7 @@ _COMMANDS: tuple[Any, ...] = (  # in the order of the help
     *(report.compare, report.claims, recommend.recommend, report.report, doctor.doctor),
 )
 for command in _COMMANDS:
-    app.command(cls=ShortHelp if command in (train.train, train.resume) else None)(command)
+    app.command(cls=ShortHelp if command in (train.train, train.resume) else PlainHelp)(command)
 app.command("audit", hidden=True)(report.claims)  # the name of `claims` until version 0.1
 app.add_typer(data.app, name="data")
 

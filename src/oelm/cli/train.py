@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
 from oelm import lab
-from oelm.cli.console import echo_json
+from oelm.cli.console import PlainHelp, echo_json
 from oelm.cli.progress import said_aloud, training_progress
 from oelm.errors import OelmError
 from oelm.freezing.methods import method as find_method
@@ -38,7 +38,7 @@ Settings = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help
 PANELS = {"": "What is trained", "model": "What is trained", "training": "Training", "runtime": "Where and how"}
 
 
-class ShortHelp(typer.core.TyperCommand):
+class ShortHelp(PlainHelp):
     """A command whose help has one long name per option: 80 columns do not hold all of them."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
