@@ -203,7 +203,7 @@ def config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             found += config_differences(a, b, f"{prefix}{key}.")
-        elif None in (a, b) and _learnt_from_data(f"{prefix}{key}", new):
+        elif None in (a, b) and _learnt_at_start(f"{prefix}{key}", new):
             continue  # not looked at yet: a queued run learns it when it starts
         elif f"{prefix}{key}" == "data.path" and old.get("fingerprint") == new.get("fingerprint") is not None:
             continue  # the same data, wherever they lie
@@ -222,10 +222,10 @@ def _told(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else repr(value)
 
 
-def _learnt_from_data(key: str, section: dict[str, Any]) -> bool:
-    """Whether a config may leave this open until its data are opened: their identity, and steps if epochs are given."""
+def _learnt_at_start(key: str, section: dict[str, Any]) -> bool:
+    """Whether a config may leave this open: what its data are, steps if epochs are given, what its model is for."""
     steps = key.removeprefix("training.") in STEPS_OF_DATA
-    return key == "data.fingerprint" or (steps and section.get("epochs") is not None)
+    return key in ("data.fingerprint", "model.objective") or (steps and section.get("epochs") is not None)
 
 
 def _require_plain(file: Path, value: Any) -> None:

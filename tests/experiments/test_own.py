@@ -169,6 +169,16 @@ def test_the_example_runs_at_its_small_scale(oelm: Any) -> None:
     assert chosen([str(ROOT / "examples" / "my-experiment.yaml")])[0].arms == example["methods"]
 
 
+def test_a_model_of_transformers_runs_in_processes_of_its_own_and_not_twice(oelm: Any) -> None:
+    shape = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    training = {"max_steps": 2, "batch_size": 2}  # neither objective nor length: the run finds out
+    write({**MINE, "seeds": [0], "model": {"name": "gpt2", "fresh": True, "overrides": shape}, "training": training})
+    for _ in range(2):
+        done = oelm("run", "mine.yaml")
+        assert done.returncode == 0, done.stderr
+        assert "2 of 2 runs finished" in done.stdout + done.stderr
+
+
 def test_a_list_of_methods_and_seeds_is_an_experiment(oelm: Any) -> None:
     shape = [f"--set=model.overrides.{key}={value}" for key, value in TINY.items()]
     words = ["train", "--dataset", "words", "--max-steps", 6, "--batch-size", 2, *shape]

@@ -125,19 +125,17 @@ def test_every_encoder_entry_runs_at_smoke_scale_and_knows_its_full_size(smoke, 
     assert fewer["memory_bytes"] > facts["memory_bytes"]
 
 
-def test_architectures_learn_text_translate_and_sort_what_they_have_learned_or_not(smoke):
-    *first, t5, bart = suites()["architectures"][:4]
+def test_architectures_learn_text_sort_and_translate(smoke):
     results = {}
     for name in suites()["architectures"]:
         runs = smoke(name, seeds=[0])
         assert [run.arm for run in runs] == ["baseline", "oelm_freeze", "oelm_random_matched", "permutation_qk+rank=8"]
-        for run in runs if name in first else runs[-1:]:
-            results[name] = train(run.config, run.folder)
-        assert results[name]["frozen_verified"]
-    families = [results[name]["model_family"] for name in (*first, t5, bart)]
+        results[name] = train(runs[-1].config, runs[-1].folder)
+        assert results[name]["frozen_verified"] and results[name]["flops_per_token"] > 0
+    families = [result["model_family"] for result in results.values()][:4]
     assert families == ["decoder", "encoder", "encoder-decoder", "encoder-decoder"]
-    scores = {name: set(result["final"]) & {"accuracy", "perplexity"} for name, result in results.items()}
-    assert {name for name, score in scores.items() if "accuracy" in score} == {n for n in results if "sst2" in n}
+    sorting = {name for name, result in results.items() if "accuracy" in result["final"]}
+    assert sorting == {n for n in results if "sst2" in n} | {"architectures-pretrained", "architectures-scratch"}
 
 
 def test_transfer_fine_tunes_what_was_pretrained_and_has_its_control(smoke):

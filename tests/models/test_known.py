@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from typer.testing import CliRunner
 
 import oelm
@@ -80,3 +81,30 @@ def test_the_count_is_what_torch_really_computes(name, labels, method):
     ours = model_flops(model, sequence_length=16)
     per_token = ours.step - ours.forward["attention"] - ours.backward["attention"]
     assert 2 * 16 * per_token == pytest.approx(matmuls, rel=1e-4)
+
+
+PAIRS = {
+    "t5": {"d_model": 32, "d_kv": 16, "num_heads": 2, "num_layers": 2, "d_ff": 64},
+    "bart": {
+        **{f"{side}_{part}": 2 for side in ("encoder", "decoder") for part in ("layers", "attention_heads")},
+        **{"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
+    },
+}
+
+
+@pytest.mark.parametrize("method", ["baseline", "oelm_freeze", "permutation_qk+rank=2"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_each_side_of_an_encoder_decoder_is_counted_for_the_tokens_it_reads(name, method):
+    config = AutoConfig.for_model(name, vocab_size=50, decoder_start_token_id=0, **PAIRS[name])
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    oelm.freeze(model, method)
+    ids = torch.zeros(2, 34, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids[:, :24], decoder_input_ids=ids[:, 24:]).logits.sum().backward()
+    measured = counter.get_flop_counts()["Global"]
+    matmuls = sum(n for op, n in measured.items() if "attention" not in str(op) and "bmm" not in str(op))
+    ours = model_flops(model, sequence_length=24, target_length=10, per=34)
+    per_token = ours.step - ours.forward["attention"] - ours.backward["attention"]
+    assert 2 * 34 * per_token == pytest.approx(matmuls, rel=1e-4)
+    # 24 queries on 24 keys; 10 on 5.5 keys in the mean, as a causal kernel computes them; 10 on 24
+    assert ours.forward["attention"] * 34 == pytest.approx(2 * 4 * 32 * (24 * 24 + 10 * 5.5 + 10 * 24), rel=1e-2)

@@ -305,3 +305,8 @@ def test_a_task_for_a_fresh_type_of_model_gets_a_tokenizer_of_its_own(tmp_path, 
     given = ["train", "--task", "sst2", "--data-path", str(tmp_path), "--model", "bert", "--fresh", *shape, *how]
     done = CliRunner().invoke(app, given, catch_exceptions=False)
     assert done.exit_code == 0 and "accuracy" in done.output
+
+
+def test_the_heads_of_a_bare_type_follow_from_the_sizes_that_are_asked_for():
+    shape = stock_config("llama", fresh=True, overrides={"hidden_size": 64, "num_attention_heads": 4})
+    assert shape.head_dim == 16

@@ -200,28 +200,49 @@ def _blocks(config: Any, labels: int | None) -> Blocks | None:
     return Blocks(config.hidden_size, layers, heads, wide, 0, dropout, ours=False) if wide else None
 
 
-def model_flops(model: nn.Module, *, sequence_length: int, shares: Mapping[str, float] | None = None) -> Flops:
+def model_flops(
+    model: nn.Module,
+    *,
+    sequence_length: int,
+    target_length: int = 0,
+    predicted: int = 0,
+    per: float = 0,
+    shares: Mapping[str, float] | None = None,
+) -> Flops:
     """Matmul FLOPs per token of a model as it is frozen now, or over a run in which a weight trains only at times.
 
-    An encoder–decoder is counted as if both sides read `sequence_length` tokens. A classifier's head works once per
-    sequence, so a token bears its share of it. Attention is asked for its own `attention_flops`, if it has that.
+    The decoder of an encoder–decoder reads `target_length` tokens, by default as many as its encoder. A head that is
+    asked about some places only works on the `predicted` ones, a classifier's once per sequence. Whatever a sequence
+    costs is shared by its tokens: `per` many, by default `sequence_length`. Attention is asked for its own
+    `attention_flops`, if it has that.
     """
     sites = attention_sites(model)
     qk = {site.path for site in sites}
+    keys = [site.path for site in sites if site.role == "key" and site.kind == "cross"]
+    from_source = {path for key in keys for path in (key, re.sub(r"\bk(ey)?(?=\w*$)", _value, key))}
     classifier = "Classification" in type(model).__name__
+    per = per or sequence_length
+    is_pair = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    written = (target_length or sequence_length) if is_pair else sequence_length
+
+    def seen(path: str) -> float:
+        """How many tokens of a sequence pass through a matrix, for each token that counts."""
+        if _group(path, qk) == "head":
+            return (1 if classifier or "pooler" in path else predicted or written) / per
+        return (written if "decoder" in path and path not in from_source else sequence_length) / per
+
     matmuls = []
     for path, module in model.named_modules():
         if not (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"):
             continue
         weight: torch.Tensor = module.weight
-        group = _group(path, qk)
-        share = sequence_length if group == "head" and (classifier or "pooler" in path) else 1
-        trained = (shares or {}).get(path.removesuffix(".base"), weight.requires_grad)
-        matmuls.append(Matmul(group, round(weight.numel() / share), trained=trained))
-    for _, module in replaced(model):
+        site = path.removesuffix(".base")
+        trained = (shares or {}).get(site, weight.requires_grad)
+        matmuls.append(Matmul(_group(path, qk), round(seen(site) * weight.numel()), trained=trained))
+    for path, module in replaced(model):
         for parameter in module.learned.values() if isinstance(module, Projection) else ():
             if parameter.ndim > 1:  # gains, scales and shifts are no products
-                matmuls.append(Matmul("qk", parameter.numel(), trained=parameter.requires_grad))
+                matmuls.append(Matmul("qk", round(seen(path) * parameter.numel()), trained=parameter.requires_grad))
     gpt = getattr(model, "gpt", model)
     if isinstance(gpt, GPT) and not classifier:  # it reads its logits off the embedding matrix
         head = gpt.embedding.weight
@@ -230,8 +251,14 @@ def model_flops(model: nn.Module, *, sequence_length: int, shares: Mapping[str, 
     attention = sum(module.attention_flops(sequence_length) for module in own)
     for site in (site for site in sites if site.role == "query" and not own):
         width = int(site.module(model).out_features)  # type: ignore[arg-type]
-        attention += attention_flops(width, sequence_length, _is_causal(model, site.path))
+        context = sequence_length if site.kind == "cross" or "decoder" not in site.path else written
+        attention += round(seen(site.path) * attention_flops(width, context, _is_causal(model, site.path)))
     return count(matmuls, attention)
+
+
+def _value(key: re.Match[str]) -> str:
+    """The name of the projection beside a key: v_proj beside k_proj, value beside key."""
+    return "value" if key[1] else "v"
 
 
 def _group(path: str, qk: set[str]) -> str:

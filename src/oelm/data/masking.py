@@ -30,7 +30,7 @@ def mask_tokens(blocks: Ids, numbers: Numbers, mask_id: int, vocab_size: int) ->
     (True, (1, 3))
     """
     order, kind, other = np.split(numbers, 3, axis=1)
-    count = max(1, round(MASKED * blocks.shape[1]))
+    count = hidden_tokens(blocks.shape[1])
     places: Ids = np.sort(np.argsort(order, axis=1)[:, :count], axis=1).astype(np.int64)
     hidden = np.take_along_axis(blocks, places, axis=1)
     kind, other = (np.take_along_axis(array, places, axis=1) for array in (kind, other))
@@ -40,9 +40,13 @@ def mask_tokens(blocks: Ids, numbers: Numbers, mask_id: int, vocab_size: int) ->
     return shown, places, hidden
 
 
+def hidden_tokens(length: int) -> int:
+    return max(1, round(MASKED * length))
+
+
 def spans(length: int) -> tuple[int, int]:
     """Hidden tokens of a block, and into how many spans they fall."""
-    hidden = max(1, round(MASKED * length))
+    hidden = hidden_tokens(length)
     return hidden, max(1, round(hidden / SPAN))
 
 

@@ -44,10 +44,8 @@ def stock_config(name: str, *, fresh: bool = False, overrides: Mapping[str, Any]
     """The configuration of a hub name, a model folder or a config.json; if fresh, also of a bare type (llama, t5)."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
-    if fresh and name in CONFIG_MAPPING and name not in KNOWN and not Path(name).exists():
-        config = AutoConfig.for_model(name)
-    else:
-        config = named_config(name)[0]
+    bare = fresh and name in CONFIG_MAPPING and name not in KNOWN and not Path(name).exists()
+    config = AutoConfig.for_model(name) if bare else named_config(name)[0]
     if not hasattr(config, "vocab_size"):
         raise OelmError(f"model {name} is a {config.model_type!r} model, which reads no text; give a language model")
     folder = Path(name)
@@ -64,8 +62,10 @@ def stock_config(name: str, *, fresh: bool = False, overrides: Mapping[str, Any]
     if unknown:
         raise OelmError(f"model.overrides: a {config.model_type} has no setting {unknown[0]!r}; see its config.json")
     if overrides:
-        given = {key: value for key, value in config.to_diff_dict().items() if key not in ("model_type", "layer_types")}
-        config = AutoConfig.for_model(config.model_type, **{**given, **overrides})
+        # Of a bare type nothing is given: what follows from its sizes (head_dim) must follow from the new ones.
+        given = {} if bare else config.to_diff_dict()
+        kept = {key: value for key, value in given.items() if key not in ("model_type", "layer_types")}
+        config = AutoConfig.for_model(config.model_type, **{**kept, **overrides})
     return config
 
 

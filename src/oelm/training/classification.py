@@ -47,6 +47,7 @@ class Rows:
         self.order = GroupedOrder(seed, self.batch_size, data.train.lengths)
         # A batch's own size varies; counts and speeds are given for the mean.
         self.tokens_per_batch = round(int(data.train.lengths.sum()) / self.order.batches_per_epoch)
+        self.reads = {"sequence_length": max(1, self.tokens_per_batch // self.batch_size)}
         self._part = validation_part(settings, len(data.validation), float(data.validation.lengths.mean()))
         self._weight = 1.0
         self.units = self._units(data.train)
@@ -165,6 +166,8 @@ class Translation(Rows):
     def __init__(self, data: TaskData, settings: TrainingSection, *, start: int, **how: Any) -> None:
         super().__init__(data, settings, **how)
         self.start = start
+        sources, targets = data.train.first, self._units(data.train)
+        self.reads = {"sequence_length": round(sources.mean()), "target_length": round(targets.mean())}
 
     def _units(self, texts: Texts) -> Ids:
         return texts.lengths - texts.first

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from oelm.data.masking import draws, hide_spans, mask_tokens, spans
+from oelm.data.masking import draws, hidden_tokens, hide_spans, mask_tokens, spans
 from oelm.data.order import batch_samples
 from oelm.data.tokenization import Marks
 from oelm.data.tokens import TokenData
@@ -34,6 +34,8 @@ class Objective(Protocol):
     tokens_per_batch: int
     true_entropy: float | None
     """The lowest loss that any model can expect, where it is known."""
+    reads: dict[str, int]
+    """Tokens of a sequence, of its target and of what is predicted, as `oelm.costs.inspection.model_flops` asks."""
 
     def batch(self, micro_step: int) -> Any: ...
     def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
@@ -60,6 +62,7 @@ class LanguageModelling:
         self.data, self.length, self.seed, self.device, self.world = data, length, seed, device, world
         self.batch_size = settings.batch_size
         self.tokens_per_batch = self.batch_size * length
+        self.reads = {"sequence_length": length}
         self.true_entropy = getattr(data, "true_entropy_nats_per_token", None) if self.whole_text else None
         self.num_samples = (len(data.train) - 1) // length
         if self.num_samples < self.batch_size:
@@ -130,6 +133,7 @@ class MaskedModelling(LanguageModelling):
     def __init__(self, data: TokenData, settings: TrainingSection, marks: Marks, **how: Any) -> None:
         super().__init__(data, settings, **how)
         self.mask_id = marks.mask
+        self.reads["predicted"] = hidden_tokens(self.length)
 
     def _example(self, blocks: Ids, keys: Sequence[tuple[int, ...]]) -> Batch:
         assert self.mask_id is not None
@@ -145,8 +149,10 @@ class Denoising(LanguageModelling):
 
     def __init__(self, data: TokenData, settings: TrainingSection, marks: Marks, start: int, **how: Any) -> None:
         super().__init__(data, settings, **how)
-        count = spans(self.length)[1]
+        hidden, count = spans(self.length)
         self.end, self.start, self.whole_blocks = marks.end, start, not marks.sentinels
+        written = self.length if self.whole_blocks else hidden + count
+        self.reads = {"sequence_length": self.length - hidden + count + 1, "target_length": written + 1}
         self.marks = marks.sentinels or [marks.mask or 0] * count
 
     def _example(self, blocks: Ids, keys: Sequence[tuple[int, ...]]) -> Batch:

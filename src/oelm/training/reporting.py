@@ -165,15 +165,10 @@ class Reporter:
         return result
 
     def _flops(self, model: nn.Module, report: FreezeReport) -> dict[str, int]:
-        """Matmul FLOPs per trained token, over the whole run; nothing for a model whose products we cannot count.
-
-        Nor for an encoder–decoder, whose two sides read different numbers of tokens.
-        """
-        if family(model.config) == "encoder-decoder":
-            return {}
-        length = self.objective.tokens_per_batch // self.settings.batch_size
+        """Matmul FLOPs per trained token, over the whole run; nothing for a model whose products we cannot count."""
+        shares, per = trained_shares(report, self.settings.max_steps), self.objective.tokens_per_batch
         try:
-            flops = model_flops(model, sequence_length=length, shares=trained_shares(report, self.settings.max_steps))
+            flops = model_flops(model, **self.objective.reads, per=per / self.settings.batch_size, shares=shares)
         except OelmError:
             return {}
         return {"flops_per_token": flops.step, "block_flops_per_token": flops.blocks}

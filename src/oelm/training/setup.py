@@ -122,13 +122,13 @@ def _own_parts(config: RunConfig, data: Data, device: torch.device, world: World
     return Parts(config, data, objective, device, build, world=world)
 
 
-def block_length(config: RunConfig, room: int | None) -> int:
-    """Tokens per sequence of a corpus, for a model that has room for so many."""
+def block_length(config: RunConfig, room: int | None, unasked: int | None = None) -> int:
+    """Tokens per sequence of a corpus, for a model that has room for so many; `unasked` if the config does not say."""
     if config.training.epochs is not None:
         raise OelmError(
             f"epochs {config.training.epochs:g} are for classification and pairs; give max_steps for a language model"
         )
-    length = config.training.sequence_length or room or LONGEST_UNASKED
+    length = config.training.sequence_length or unasked or room or LONGEST_UNASKED
     if room is not None and length > room:
         raise OelmError(f"sequence_length {length} exceeds the model's max_seq_len {room}; lower it")
     return length

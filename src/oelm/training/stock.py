@@ -56,10 +56,8 @@ def _objective(chosen: str, shape: Any, config: RunConfig, data: Data, how: dict
         _require_marks(marks, data, pad=shape.pad_token_id)
         setup.with_steps(config, data)
         return Translation(data, config.training, start=start, pad_id=shape.pad_token_id, **how)
-    room = stock.longest_input(shape)
-    if config.training.sequence_length is None:  # those of today have room for more than anybody asks for
-        config.training.sequence_length = min(room or LONGEST_UNASKED, LONGEST_UNASKED)
-    how["length"] = length = setup.block_length(config, room)
+    room = stock.longest_input(shape)  # models of today have room for more than anybody asks for
+    how["length"] = length = setup.block_length(config, room, unasked=min(room or LONGEST_UNASKED, LONGEST_UNASKED))
     if chosen == "causal":
         return LanguageModelling(data, config.training, **how)
     if chosen == "masked":
