@@ -116,14 +116,15 @@ def prepare_rows(experiment: Experiment, settings: Sequence[str], root: Path | N
     assert task is not None
     model = with_settings({"model": experiment.model}, [s for s in settings if s.startswith("model.")])["model"]
     # A pretrained model has a tokenizer; a fresh one is an architecture only.
-    named = None if model.get("fresh") else named_model(model).get("name")
+    name = named_model(model).get("name")
+    own = not model.get("fresh") or task.tokenizer == experiment.model.get("name")
     found = find_task(task.name) if not task.target else Task(task.name, (str(task.source), task.target), label="")
     if task.toy:  # never to be taken for the task itself
         found = replace(found, name=f"toy-{task.name}")
     chosen: dict[str, Any] = {"validation": task.validation, "held_out": task.held_out}
     data = prepare_task(
         TaskSource(found, _files(task, root), task.language, **chosen),
-        model_folder(named or task.tokenizer, experiment.arms[0], experiment.seeds[0]),
+        model_folder(str(name if name and own else task.tokenizer), experiment.arms[0], experiment.seeds[0]),
         _folder(experiment),
         max_length=experiment.training.get("sequence_length") or MAX_LENGTH,
         train_rows=task.train_rows,
