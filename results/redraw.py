@@ -19,6 +19,7 @@ KNOWN = {
     "encoders-minilm/report-screen": ["encoders-minilm/screen", "encoders-minilm/encoders-screen-*"],
     "encoders-minilm/report-final": [f"encoders-minilm/{name}" for name in ("final", "encoders-sst2", "encoders-xnli")],
     "transfer/report": ["transfer/transfer-*"],
+    "architectures/report": ["architectures/architectures-*"],
     "contest/report": ["contest/contest-rates", "contest/contest-others"],
     "contest/report-fresh": ["contest/contest-fresh", "contest/contest-lengths"],
 }
