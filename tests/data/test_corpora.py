@@ -347,3 +347,12 @@ def test_text_with_lone_carriage_returns_is_cut_like_any_other(tmp_path: Path) -
     )
     assert len(old) == len(unix) > 3
     assert [text.replace("\r", "\n") for text in old] == unix
+
+
+def test_of_a_small_text_something_is_held_out(tmp_path: Path) -> None:
+    paragraphs = [f"Paragraph {i}: " + "a pear and a tree. " * 15 for i in range(100)]  # 30 kB
+    (tmp_path / "notes.txt").write_text("\n\n".join(paragraphs))
+    found = find_source([tmp_path / "notes.txt"])
+    train, validation = (list(documents(found, split)) for split in ("train", "validation"))
+    assert len(train) > 10 and validation
+    assert sorted("\n\n".join([*train, *validation]).split("\n\n")) == sorted(paragraphs)

@@ -161,6 +161,14 @@ def test_a_dry_run_knows_prepared_data(oelm: Any) -> None:
     assert rows[1]["frozen_parameters"] > rows[0]["frozen_parameters"] == 0
 
 
+def test_a_dry_run_says_that_a_folder_holds_other_runs(oelm: Any) -> None:
+    write({**MINE, "seeds": [0]})
+    assert oelm("run", "mine.yaml").returncode == 0
+    assert "2 of them finished" in oelm("run", "mine.yaml", "--dry-run").stdout
+    done = oelm("run", "mine.yaml", "--dry-run", "--set", "training.max_steps=14")
+    assert done.returncode == 2 and "mine/baseline-0 holds a run of another config (training.max_steps" in done.stderr
+
+
 def test_the_example_runs_at_its_small_scale(oelm: Any) -> None:
     example = yaml.safe_load((ROOT / "examples" / "my-experiment.yaml").read_text())
     write({**example, "data": "words", "methods": ["oelm_freeze"]}, "my-experiment.yaml")

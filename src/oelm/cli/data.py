@@ -76,7 +76,8 @@ def prepare(
 
     Documents: a row each in .jsonl, .csv, .tsv and .parquet. A .txt is cut at lines that say <|endoftext|>; one that
     begins with a WikiText heading ( = Title = ) is cut into articles; any other at blank lines, into documents of about
-    64 kB. Validation documents are drawn from them (--validation-fraction), unless there is text for it.
+    64 kB (of a file below 1 MB, a hundredth of it). Validation documents are drawn from them (--validation-fraction),
+    unless there is text for it.
 
     Example: oelm data prepare book.txt notes.txt --tokenizer bpe:2048
     Example: oelm data prepare ./multi30k --source-field de --target-field en --tokenizer bpe:4096+special

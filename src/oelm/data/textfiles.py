@@ -53,8 +53,10 @@ def _text_documents(path: Path) -> Iterator[str]:
     title = next((line for line in head if not line.isspace()), "")
     if _HEADING.fullmatch(title):
         return articles(lines)
-    separated = any(line.strip() == SEPARATOR for line in head)
-    return _passages(lines, longest=(8 << 20) if separated else (64 << 10))
+    if any(line.strip() == SEPARATOR for line in head):
+        return _passages(lines, longest=8 << 20)
+    size = sum(map(len, head))  # of a small file all of it: enough documents for some of them to be held out
+    return _passages(lines, longest=64 << 10 if size >= 1 << 20 else max(1 << 10, size // 100))
 
 
 def _passages(lines: Iterator[str], longest: int) -> Iterator[str]:

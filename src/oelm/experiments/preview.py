@@ -18,7 +18,7 @@ from oelm.errors import OelmError
 from oelm.experiments.engines import Local
 from oelm.experiments.entries import Experiment, read
 from oelm.experiments.plan import PlannedRun
-from oelm.runs import RunFolder
+from oelm.runs import RunFolder, config_differences
 
 GPT2_VOCABULARY = 50_257
 _COUNTED = {"bert-base-uncased": "bert-base", "all-MiniLM-L6-v2": "minilm-l6"}
@@ -49,7 +49,7 @@ def preview(run: PlannedRun, experiment: Experiment) -> dict[str, Any]:
         "experiment": experiment.name,
         "arm": "/".join(run.folder.parts[-2:]).removesuffix(f"-{run.seed}"),
         "run": str(run.folder),
-        "finished": RunFolder(run.folder).result_file.is_file(),
+        "finished": _is_finished(run),
         "total_parameters": costs and costs.total_parameters,
         "frozen_parameters": costs and costs.frozen_parameters,
         "trainable_parameters": costs and costs.trainable_parameters,
@@ -103,6 +103,17 @@ def _task_length(run: PlannedRun, experiment: Experiment) -> tuple[int, float]:
     batches = -(-(experiment.task.train_rows or dataset["train_rows"]) // settings.batch_size)
     steps = settings.max_steps or max(1, round((settings.epochs or 0) * batches / settings.accumulation))
     return steps, steps * settings.accumulation / batches
+
+
+def _is_finished(run: PlannedRun) -> bool:
+    """Whether this very run is there; one of another config will be refused, and is told before."""
+    folder = RunFolder(run.folder)
+    if not folder.result_file.is_file():
+        return False
+    apart = config_differences(folder.config(), run.config.to_dict())
+    if apart := [one for one in apart if not one.startswith("data.path ")]:
+        raise OelmError(f"{run.folder} holds a run of another config ({'; '.join(apart[:4])}); choose another --out")
+    return True
 
 
 def _how(run: PlannedRun) -> dict[str, Any]:

@@ -51,7 +51,9 @@ class Interrupted(Exception):
     """The run was asked to stop and did so with its state saved."""
 
     def __init__(self, signal_number: int, step: int) -> None:
-        super().__init__(f"interrupted by {signal.Signals(signal_number).name} at step {step}; 'oelm resume' goes on")
+        super().__init__(
+            f"interrupted by {signal.Signals(signal_number).name} at step {step}; 'oelm resume RUN' goes on"
+        )
         self.exit_code = 128 + signal_number
 
 
