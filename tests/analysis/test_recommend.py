@@ -11,6 +11,7 @@ from oelm.analysis.compare.results import load_runs
 from oelm.analysis.recommend import advise
 from oelm.cli.main import app
 from oelm.errors import OelmError
+from oelm.files import write_json
 from oelm.freezing.modifiers import equal_baseline
 from oelm.runs import FAILED
 
@@ -126,10 +127,38 @@ def test_of_those_within_the_budget_the_cheapest_is_advised_and_none_that_saves_
     words = ["recommend", "--model", "demo", "--results", str(results), "--json"]
     facts = json.loads(CliRunner().invoke(app, words).stdout)
     assert facts["method"] == "permutation_qk+rank=8"  # q_only is better, but within the budget all are equal
-    assert next(iter(facts["verdicts"])) == "oelm_freeze+mix+rank=16"
+    assert facts["verdicts"]["oelm_freeze+mix+rank=16"] == "undecided"  # the best, but beside no equal baseline
     assert facts["costs"]["oelm_freeze+mix+rank=16"]["step_flops_vs_baseline"] > 1
     unequal = [e["method"] for e in facts["evidence"] if not e["equal"]]
     assert unequal == ["oelm_freeze+mix+rank=16"]  # no baseline with mix and rank was there
+
+
+def test_a_baseline_without_the_methods_adapters_proves_nothing_and_can_refute(results):
+    for seed, noise in enumerate((0.0, 0.1, -0.1)):
+        for name, perplexity in {"baseline": 20.0, "permutation_qk+rank=8": 15.0}.items():
+            make_run(results, name, seed, name=f"{name}-other-{seed}", dataset="other", perplexity=perplexity + noise)
+    assert advise(load_runs(results), "decoder", "lm", 5.0).verdicts["permutation_qk+rank=8"] == "undecided"
+
+
+def test_trained_arms_that_are_better_for_no_more_flops_are_shown_first(results):
+    """Advice to freeze must not hide what is better and freezes nothing."""
+    trained = {"baseline+offset": (9.0, 0.9), "baseline+rank=8+offset": (8.5, 1.1), "baseline+ffn=3.25": (10.0, 0.9)}
+    for name, (perplexity, flops) in {
+        **trained,
+        "baseline": (10.0, 1.0),
+        "permutation_qk+rank=8": (10.2, 0.95),
+    }.items():
+        for seed, noise in enumerate((0.0, 0.1, -0.1)):
+            run = make_run(results / "fair", name, seed, perplexity=perplexity + noise)
+            write_json(run.result_file, {**run.result(), "flops_per_token": flops})
+    advice = advise(load_runs(results / "fair"), "decoder", "lm", 5.0)
+    assert [e.method for e in advice.trained] == ["baseline+offset"]  # one is dearer, one no better
+    rival = next(e for e in advice.evidence if e.method == "permutation_qk+rank=8")
+    assert rival.rival == "baseline+offset" and rival.rival_worse[0] > 0
+    for seed, noise in enumerate((0.0, 0.1, -0.1)):
+        for name in ("baseline", "baseline+offset"):
+            make_run(results / "fair", name, seed, name=f"{name}-{seed}o", dataset="other", perplexity=10 + noise)
+    assert not advise(load_runs(results / "fair"), "decoder", "lm", 5.0).trained  # not better everywhere
 
 
 def test_two_methods_under_one_name_are_not_one(results):

@@ -1,9 +1,11 @@
 """Which method to use, from measured runs only: what kept within a budget, what did not, and what nobody knows yet.
 
 A method is advised only if, on every data set it was tried on, its whole interval over several seeds lies within the
-budget; one seed proves nothing. How near a comparison is to the asked model is left to the reader.
+budget; one seed proves nothing, nor does a baseline that lacks the method's adapters or architecture. Beside it stand
+the trained arms: what is better than the plain baseline at no more FLOPs needs no freezing.
 """
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,10 +13,9 @@ import numpy as np
 
 from oelm.analysis.compare.arms import Arm, Comparison
 from oelm.analysis.compare.comparison import place_of
-from oelm.analysis.compare.record import gap_of
+from oelm.analysis.compare.record import ArmRecord, gap_of
 from oelm.analysis.compare.results import Loaded
-from oelm.analysis.compare.statistics import MET, MISSED, UNDECIDED, goal_verdict
-from oelm.analysis.compare.times import step_time
+from oelm.analysis.compare.statistics import GOAL_PERCENT, MET, MISSED, UNDECIDED, goal_verdict, paired_gap
 from oelm.runs import FAILED
 
 LANGUAGE_MODELLING, CLASSIFICATION = TASKS = ("lm", "classification")
@@ -39,7 +40,9 @@ class Evidence:
     step_time_ratio: float | None
     step_time_low: float | None
     step_time_high: float | None
-    step_time_interleaved: bool
+    flops_ratio: float | None = None  # of a step, to the plain baseline, as measured there
+    rival: str | None = None  # the best arm there that trains everything for at most its FLOPs, as one of several
+    rival_worse: tuple[float, float] | None = None  # by how many percent it is worse than that one
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Advice:
     verdicts: dict[str, str]  # met, missed or undecided, by method, in the order of preference
     evidence: list[Evidence]
     methods: dict[str, dict[str, Any]]  # what each method is made of, as its runs recorded it
+    trained: list[Evidence] = field(default_factory=list)  # nothing frozen, surely better than the plain baseline
     left_out: list[str] = field(default_factory=list)  # what was there and could not serve, with the reason
     costs: dict[str, dict[str, Any]] = field(default_factory=dict)  # in the asked model, of methods that fit it
     misfits: dict[str, str] = field(default_factory=dict)  # why the others do not
@@ -81,7 +85,8 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
     in_points = task == CLASSIFICATION
     asked = [c for c in loaded.comparisons if c.family == kind and c.metric.gap_in_points == in_points]
     for comparison in asked:
-        for arm in (arm for arm in comparison.arms if arm.made.freezes):
+        for record in (record for record in comparison.records if record.arm.made.freezes):
+            arm = record.arm
             broken = [run.name for run in failed if run.arm_key == arm.runs[0].arm_key]
             name = _name(arm, names)
             left_out += [f"{run} failed, so {name} is not proven" for run in broken]
@@ -89,7 +94,7 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
             if reason := _unfit(arm):
                 left_out.append(f"{arm.label} on {comparison.dataset} ({comparison.model}): {reason}")
                 continue
-            evidence.append(_evidence(comparison, arm, name, budget))
+            evidence.append(_evidence(record, arm.baseline, name, budget))
             methods.setdefault(name, _in_fractions(arm))
     for run in failed:
         beside = [r for c in asked if place_of(c.runs[0]) == place_of(run) for r in c.runs]
@@ -102,7 +107,20 @@ def advise(loaded: Loaded, kind: str, task: str, budget: float) -> Advice:
     verdicts |= {name: UNDECIDED for name, verdict in verdicts.items() if verdict == MET and name in unproven}
     worse = {name: float(np.mean([_worse(e) for e in evidence if e.method == name])) for name in methods}
     ranked = sorted(verdicts, key=lambda name: ((MET, UNDECIDED, MISSED).index(verdicts[name]), worse[name]))
-    return Advice(kind, task, budget, {name: verdicts[name] for name in ranked}, evidence, methods, left_out)
+    return Advice(
+        kind, task, budget, {name: verdicts[name] for name in ranked}, evidence, methods, _trained(asked), left_out
+    )
+
+
+def _trained(asked: list[Comparison]) -> list[Evidence]:
+    """Arms that train everything, cost no FLOPs more, and are surely better wherever they had several seeds."""
+    found = [
+        r for c in asked for r in c.records if r.is_trained and r.plain and r.plain.comparable and r.plain.gap.worse
+    ]
+    made = {r.label: str({**r.arm.made.to_dict(), "name": "", "summary": ""}) for r in found}  # under whatever name
+    no_better = {made[r.label] for r in found if r.plain and r.plain.gap.worse and r.plain.gap.worse.high >= 0}
+    cheap = [r for r in found if made[r.label] not in no_better and (r.costs.flops_ratio or math.inf) <= 1]
+    return sorted((_evidence(r, r.arm.plain_baseline, r.method, GOAL_PERCENT) for r in cheap), key=_worse)
 
 
 def _name(arm: Arm, names: dict[str, str]) -> str:
@@ -133,23 +151,30 @@ def _unfit(arm: Arm) -> str | None:
     return None if gap_of(arm) else f"it has no seed in common with {arm.baseline.label}"
 
 
-def _evidence(comparison: Comparison, arm: Arm, name: str, budget: float) -> Evidence:
-    time, gap = step_time(arm), gap_of(arm)
-    assert gap is not None and arm.baseline is not None
-    where = (arm.dataset, f"{comparison.dataset} ({comparison.model})", comparison.model)
-    found = (len(gap.by_seed), gap.value, "points" if comparison.metric.gap_in_points else "%")
+def _evidence(record: ArmRecord, baseline: Arm | None, name: str, budget: float) -> Evidence:
+    gap = paired_gap(record.metric, record.scores, baseline.scores) if baseline else None
+    assert gap is not None and baseline is not None
+    unit, equal = "points" if record.metric.gap_in_points else "%", not record.lacks_equal
     low, high = (gap.worse.low, gap.worse.high) if gap.worse else (None, None)
-    judged = (goal_verdict(gap.worse, budget), arm.baseline.method, not arm.is_unequal)
+    verdict, time = goal_verdict(gap.worse, budget), record.time
+    rival = record.best_trained if record.best_trained and record.best_trained.comparable else None
+    worse = rival.gap.worse if rival else None
     ratio, least, most = (time.ratio, time.low, time.high) if time and time.interleaved else (None, None, None)
-    return Evidence(name, *where, *found, low, high, *judged, ratio, least, most, ratio is not None)
+    where = {"dataset": record.dataset, "comparison": f"{record.dataset} ({record.model})", "model": record.model}
+    measured = {"seeds": len(gap.by_seed), "gap": gap.value, "unit": unit, "worse_low": low, "worse_high": high}
+    times = {"step_time_ratio": ratio, "step_time_low": least, "step_time_high": most}
+    judged = {"verdict": verdict, "baseline": baseline.method, "equal": equal, "flops_ratio": record.costs.flops_ratio}
+    beside = {"rival": rival.label if rival else None, "rival_worse": (worse.low, worse.high) if worse else None}
+    return Evidence(**{"method": name, **where, **measured, **times, **judged, **beside})  # type: ignore[arg-type]
 
 
 def _together(evidence: list[Evidence]) -> str:
-    """Missed if missed anywhere. Met if, on every data set, there are several seeds and all that have some are met."""
+    """Missed if missed anywhere. Met if, on every data set, there are several seeds and an equal baseline, and all that
+    have both are met."""
     several = [e for e in evidence if e.worse_low is not None]
     if any(e.verdict == MISSED for e in several):
         return MISSED
-    proven = {e.dataset for e in several} == {e.dataset for e in evidence}
+    proven = {e.dataset for e in several if e.equal} == {e.dataset for e in evidence}
     return MET if proven and all(e.verdict == MET for e in several) else UNDECIDED
 
 

@@ -116,7 +116,9 @@ def bench(
     return result
 
 
-def compare_step_times(methods: Iterable[str], config: RunConfig, *, rounds: int) -> dict[str, Any]:
+def compare_step_times(
+    methods: Iterable[str], config: RunConfig, *, rounds: int, say: Say = lambda what, done, total: None
+) -> dict[str, Any]:
     """Step-time ratios of methods to the baseline, beside the ratio that their FLOPs predict, for step_time.json.
 
     Every arm is the run of that method, on the same batches in every round. A method that trains other weights at other
@@ -129,7 +131,9 @@ def compare_step_times(methods: Iterable[str], config: RunConfig, *, rounds: int
     first, compiled = parts[reference], config.runtime.compile
     require_memory([part.sketch()[1] for part in parts.values()], first.device)
     try:
-        _, seconds, compared = _timed(names, lambda name: arm_of_run(parts[name]), rounds, first.device, compiled)
+        _, seconds, compared = _timed(
+            names, lambda name: arm_of_run(parts[name]), rounds, first.device, compiled, say=say
+        )
     except (MemoryError, torch.OutOfMemoryError):
         raise OelmError(f"{len(names)} models side by side do not fit into the memory of {first.device}") from None
     settings, tokens = first.config.training, first.objective.tokens_per_batch / first.config.training.batch_size

@@ -148,7 +148,11 @@ def probe(
         raise OelmError(f"--figure {figure} is for one model, not {len(models)}; every run has its own in its folder")
 
     def measure(subject: Any) -> list[dict[str, Any]]:
-        told = fables if fables is not None else 50 if _trained_on_fables(subject.run) else 0
+        result = subject.run and subject.run.result()
+        of_fables = subject.run and "fables" in str(
+            (result or {}).get("dataset") or subject.run.config()["data"]["path"]
+        )
+        told = fables if fables is not None else 50 if of_fables else 0
         record = probes.probe(subject, samples=samples, seed=seed, fables=told)
         return [{"name": "probe", **record, **_headlines(record)}]
 
@@ -163,10 +167,6 @@ def probe(
     else:
         show(found, as_json, " accuracy %")
     typer.echo(probes.CAVEAT, err=as_json)
-
-
-def _trained_on_fables(run: Any) -> bool:
-    return run is not None and "fables" in str((run.result() or {}).get("dataset") or run.config()["data"]["path"])
 
 
 def _headlines(record: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,8 @@ def recommend(
     loaded = shipped() if results is None else load_runs(results)
     advice = advise(loaded, kind, task, budget)
     skipped = [f"{skipped.path}: {skipped.reason}" for skipped in loaded.skipped if results is not None]
-    for line in [*skipped, *advice.left_out]:
+    left_out = [*skipped, *advice.left_out]
+    for line in left_out if everything or len(left_out) < 3 else [f"{len(left_out)} arms or runs (--all names them)"]:
         typer.echo(f"left out: {line}", err=True)
     labels = 2 if task == CLASSIFICATION else None  # a classifier has no head over a vocabulary
     for name in advice.verdicts:
@@ -62,6 +63,8 @@ def recommend(
 
 
 def _print(model: str, results: str, advice: "Advice", everything: bool) -> None:
+    from oelm.analysis.compare.statistics import MISSED
+
     console, article = command_console(), "an" if advice.kind.startswith("e") else "a"
     kind = f"{article} {advice.kind} ({advice.task})"
     if not advice.evidence:
@@ -82,6 +85,15 @@ def _print(model: str, results: str, advice: "Advice", everything: bool) -> None
             f"[bold]baseline[/]: no freezing method that saves FLOPs in {model} is surely within {advice.budget:g} % "
             f"on every data set it was tried on with {kind}. Train queries and keys, or accept a larger budget."
         )
+    for e in advice.evidence:
+        if e.rival_worse and (everything or e.verdict != MISSED):
+            beside = f"{e.rival_worse[0]:+.1f} … {e.rival_worse[1]:+.1f} % worse than {e.rival}"
+            console.print(f"{e.method} is {beside}, which trains everything for at most its FLOPs.", soft_wrap=True)
+    for e in advice.trained:
+        worse = (
+            f"{_worse(e)} worse than the plain baseline, FLOPs × {e.flops_ratio:.3f}, {e.seeds} seeds, {e.comparison}"
+        )
+        console.print(f"Try first, nothing is frozen: [bold]{e.method}[/]: {worse}", soft_wrap=True)
     in_full = list(advice.verdicts) if everything else [advice.method] if advice.method else []
     for name in in_full:
         console.print(f"\n[bold]{name}[/]: {advice.verdicts[name]}; FLOPs {_cost(advice, name)}", soft_wrap=True)
@@ -91,7 +103,7 @@ def _print(model: str, results: str, advice: "Advice", everything: bool) -> None
         table = Table(*heads, box=None, padding=(0, 0, 0, 2))
         for e in (e for e in advice.evidence if e.method == name):
             against = e.baseline if e.equal else f"{e.baseline} (which lacks its adapters or start)"
-            table.add_row(e.comparison, str(e.seeds), f"{e.gap:+.2f} {e.unit}", _interval(e), _time(e), against)
+            table.add_row(e.comparison, str(e.seeds), f"{e.gap:+.2f} {e.unit}", _worse(e), _time(e), against)
         console.print(table)
     others = [name for name in advice.verdicts if name not in in_full]
     if others:
@@ -114,11 +126,11 @@ def _others(advice: "Advice", names: list[str]) -> Table:
         worst, verdict = advice.worst(name), advice.verdicts[name]
         single = any(e.worse_low is None for e in advice.evidence if e.method == name)
         elsewhere = ", one seed elsewhere" if single and verdict == UNDECIDED and worst.verdict == MET else ""
-        table.add_row(name, verdict, _interval(worst) + elsewhere, str(worst.seeds), _cost(advice, name))
+        table.add_row(name, verdict, _worse(worst) + elsewhere, str(worst.seeds), _cost(advice, name))
     return table
 
 
-def _interval(e: "Evidence") -> str:
+def _worse(e: "Evidence") -> str:
     if e.worse_low is not None:
         return f"{e.worse_low:+.1f} … {e.worse_high:+.1f} %"
     return f"gap {e.gap:+.1f} {e.unit}, {'one seed' if e.seeds == 1 else 'no interval'}"

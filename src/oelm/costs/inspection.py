@@ -219,7 +219,9 @@ def model_flops(
     sites = attention_sites(model)
     qk = {site.path for site in sites}
     keys = [site.path for site in sites if site.role == "key" and site.kind == "cross"]
-    from_source = {path for key in keys for path in (key, re.sub(r"\bk(ey)?(?=\w*$)", _value, key))}
+    from_source = {
+        path for key in keys for path in (key, re.sub(r"\bk(ey)?(?=\w*$)", lambda k: "value" if k[1] else "v", key))
+    }
     classifier = "Classification" in type(model).__name__
     per = per or sequence_length
     is_pair = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
@@ -254,11 +256,6 @@ def model_flops(
         context = sequence_length if site.kind == "cross" or "decoder" not in site.path else written
         attention += round(seen(site.path) * attention_flops(width, context, _is_causal(model, site.path)))
     return count(matmuls, attention)
-
-
-def _value(key: re.Match[str]) -> str:
-    """The name of the projection beside a key: v_proj beside k_proj, value beside key."""
-    return "value" if key[1] else "v"
 
 
 def _group(path: str, qk: set[str]) -> str:

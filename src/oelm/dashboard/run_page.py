@@ -23,7 +23,10 @@ _SITE_KEYS = ["path", "role", "kind", "layer", "num_heads", "shape", "init", "fr
 def details(folder: RunFolder) -> dict[str, Any]:
     """The parts by name, and beside them what is wrong with those that could not be read."""
     parts: dict[str, Callable[[RunFolder], Any]] = {
-        "config": _config,
+        "config": lambda folder: {
+            "settings": flatten(folder.config()),
+            "text": folder.config_file.read_text(errors="replace")[:LOG_BYTES],
+        },
         "freeze": _freeze,
         "result": lambda folder: folder.result(),
         "timing": lambda folder: folder.timing(),
@@ -74,10 +77,6 @@ def line(places: np.ndarray, values: np.ndarray, *others: np.ndarray) -> dict[st
     kept = thin(values)
     named = zip(("x", "y", "low", "high"), (places, values, *others), strict=False)
     return {name: [float(f"{value:.6g}") for value in column[kept]] for name, column in named}
-
-
-def _config(folder: RunFolder) -> dict[str, Any]:
-    return {"settings": flatten(folder.config()), "text": folder.config_file.read_text(errors="replace")[:LOG_BYTES]}
 
 
 def _freeze(folder: RunFolder) -> dict[str, Any] | None:

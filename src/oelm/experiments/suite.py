@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from oelm.data.tokens import TokenData
 from oelm.errors import OelmError
@@ -119,7 +118,13 @@ def time_planned(planned: Sequence[PlannedRun], *, rounds: int = 48, say: Say = 
         arms = dict.fromkeys([*(run.arm for run in wanted), *(arm for folder in lacking for arm in timed[folder])])
         say(f"timing {', '.join(arms)} side by side")
         try:
-            times = _step_times(list(arms), runs[0].config, rounds)
+            from oelm.bench.measure import compare_step_times  # with torch
+
+            def watch(what: str, done: int, total: int) -> None:
+                if done and done % max(1, total // 4) == 0:
+                    say(f"{what}: {done} of {total} steps")
+
+            times = compare_step_times(arms, runs[0].config, rounds=rounds, say=watch)
         except OelmError as error:  # the runs are there all the same
             say(f"not timing {', '.join(map(str, lacking))}: {error}")
             continue
@@ -144,9 +149,3 @@ def write_questions(experiment: Experiment, root: Path) -> None:
     if experiment.questions:
         root.mkdir(parents=True, exist_ok=True)
         write_json(root / QUESTIONS_FILE, [question.model_dump(exclude_none=True) for question in experiment.questions])
-
-
-def _step_times(arms: Sequence[str], config: RunConfig, rounds: int) -> dict[str, Any]:
-    from oelm.bench.measure import compare_step_times  # with torch
-
-    return compare_step_times(arms, config, rounds=rounds)

@@ -93,7 +93,8 @@ def gather(found: Iterable[Run | Skipped], beside: Iterable[Path]) -> Loaded:
     step_times: dict[Path, tuple[dict[str, Any], ...]] = {}
     loaded = Loaded([], skipped)
     for folder in beside:
-        loaded.questions.extend(_beside(folder / "questions.json", _questions, skipped) or [])
+        questions = _beside(folder / "questions.json", lambda asked: [question.items() for question in asked], skipped)
+        loaded.questions.extend({str(key): str(value) for key, value in question} for question in questions or [])
         if measured := _beside(folder / "step_time.json", checked, skipped):
             step_times[folder] = (measured,)
         for name, text in _beside(folder / "samples.json", lambda content: content.items(), skipped) or []:
@@ -181,10 +182,6 @@ def _beside(file: Path, check: Callable[[Any], Content], skipped: list[Skipped])
     except UNREADABLE as error:
         skipped.append(_unreadable(file, error))
         return None
-
-
-def _questions(content: Any) -> list[dict[str, str]]:
-    return [{str(key): str(value) for key, value in question.items()} for question in content]
 
 
 def read_rates(arms: Mapping[str, Mapping[str, float | None]]) -> dict[str, Rates]:

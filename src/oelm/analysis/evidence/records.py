@@ -17,7 +17,8 @@ from oelm.files import write_atomically
 from oelm.runs import FAILED, FINISHED, RunFolder
 
 FILE = "records.json"
-RESULT = ("dataset", "data_fingerprint", "model_family", "model_name", "steps", "total_parameters", "median_step_time")
+RESULT = ["dataset", "data_fingerprint", "model_family", "model_name", "steps", "tokens", "flops_per_token"]
+RESULT += ["total_parameters", "median_step_time"]
 TIMES = ("ratio", "low", "high", "predicted", "verdict")
 
 
