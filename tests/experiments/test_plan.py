@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from oelm.analysis.compare.results import load_runs
+from oelm.bench import measure as bench
 from oelm.errors import OelmError
-from oelm.experiments import sources, suite
+from oelm.experiments import sources
 from oelm.experiments.entries import catalog, chosen, experiment, suites
 from oelm.experiments.plan import unique
 from oelm.experiments.preview import preview
@@ -214,13 +215,13 @@ def test_arms_are_timed_side_by_side_once_and_kept_beside_their_runs(smoke):
 
 
 def test_times_are_never_lost_to_another_experiments_and_later_arms_are_timed_with_the_earlier(smoke, monkeypatch):
-    def measure(arms, *rest):
+    def measure(arms, *rest, **settings):
         return {"reference": "baseline", "arms": {arm: {} for arm in arms if arm != "baseline"}}
 
     def timed(*folders):
         return [list(json.loads((folder / "step_time.json").read_text())["arms"]) for folder in folders]
 
-    monkeypatch.setattr(suite, "_step_times", measure)
+    monkeypatch.setattr(bench, "compare_step_times", measure)
     runs = smoke("phase2", "GPT-03")
     for run in runs:
         run.folder.mkdir(parents=True)
@@ -234,7 +235,7 @@ def test_times_are_never_lost_to_another_experiments_and_later_arms_are_timed_wi
 
 def test_times_of_steps_that_were_computed_otherwise_do_not_count(smoke, monkeypatch):
     measured = []
-    monkeypatch.setattr(suite, "_step_times", lambda arms, config, *rest: measured.append(config) or {})
+    monkeypatch.setattr(bench, "compare_step_times", lambda arms, config, **settings: measured.append(config) or {})
     (run, *_) = smoke("phase2")
     run.folder.mkdir(parents=True)
     old = {"protocol": {"order": "A-B-…-B-A"}, "reference": "baseline", "arms": {}}  # always fp32, not compiled
