@@ -23,6 +23,8 @@ from oelm.training.setup import LONGEST_UNASKED, Data, Parts
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+WRITES_ALL = ("bart", "mbart")
+"""Types of models that write a whole block again, whatever marks the tokenizer has for hidden spans."""
 _VOCABULARIES = ("tokenizer*", "vocab*", "*.model", "*.vocab")
 
 
@@ -63,6 +65,8 @@ def _objective(chosen: str, shape: Any, config: RunConfig, data: Data, how: dict
     if chosen == "masked":
         _require_marks(marks, data, pad=shape.pad_token_id, mask=marks.mask)
         return MaskedModelling(data, config.training, marks, **how)
+    if shape.model_type in WRITES_ALL and marks.mask is not None:
+        marks = replace(marks, sentinels=[])
     spans_marked = {} if marks.sentinels else {"mask": marks.mask}
     _require_marks(marks, data, pad=shape.pad_token_id, **spans_marked)
     hidden, count = spans(length)
