@@ -22,6 +22,7 @@ from oelm.freezing.apply import freeze
 from oelm.freezing.methods import method
 from oelm.freezing.schedules import Rates, Schedule
 from oelm.models.gpt import GPT, GPTConfig
+from oelm.models.sketch import without_memory
 from oelm.training.config import TrainingSection
 from oelm.training.objectives import LanguageModelling, Objective
 from oelm.training.reporting import flops_of
@@ -114,7 +115,7 @@ def flops_per_token(name: str, config: GPTConfig, length: int, checkpointing: bo
     """Matmul FLOPs of a step, counted without memory: of a method, as everywhere; of a peer, on a twin of it."""
     if name not in PEERS:
         return costs_of(config, name, sequence_length=length, gradient_checkpointing=checkpointing).flops.step
-    with torch.device("meta"):  # counting splits GPT-2's fused projection: the peer itself stays as it was built
+    with without_memory():  # counting splits GPT-2's fused projection: the peer itself stays as it was built
         twin = PEERS[name].counted(config)
     return model_flops(twin, sequence_length=length).step
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from oelm.costs.flops import Flops, Matmul, attention_flops, count
 from oelm.costs.memory import Blocks, Memory, Step, training_memory
@@ -27,6 +26,7 @@ from oelm.freezing.schedules import USUAL_STEPS, picture, trained_shares
 from oelm.freezing.sites import attention_sites, place
 from oelm.models.gpt import GPT
 from oelm.models.shape import ALL_SIZES, GPTConfig
+from oelm.models.sketch import without_memory
 from oelm.runs import checkpoint_bytes
 
 TASK_LENGTH = 128
@@ -92,7 +92,7 @@ def costs_of(
     chosen = method(method_name)
     config, build, length = _buildable(model, chosen, labels, overrides)
     length = sequence_length or length
-    with torch.device("meta"), _NothingDrawn():
+    with without_memory():
         built = build()
     report = freeze(built, chosen)
     flops = model_flops(built, sequence_length=length, shares=trained_shares(report, max_steps))
@@ -115,15 +115,6 @@ def costs_of(
         memory=training_memory(blocks, step, *counts) if blocks else None,
         training=picture(report, max_steps),
     )
-
-
-class _NothingDrawn(TorchFunctionMode):
-    """Weights without memory have no values to draw, which takes most of the time of building a large model."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", "") == "torch.nn.init":
-            return {**(kwargs or {}), **({"tensor": args[0]} if args else {})}["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 def inspect_model(name: str | GPTConfig, method_name: str | Mapping[str, Any] | Method, **how: Any) -> dict[str, Any]:

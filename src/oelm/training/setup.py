@@ -22,6 +22,7 @@ from oelm.freezing.report import FreezeReport
 from oelm.freezing.schedules import Schedule
 from oelm.freezing.sites import attention_sites
 from oelm.models.gpt import GPT, GPTConfig
+from oelm.models.sketch import without_memory
 from oelm.runs import RunFolder, checkpoint_bytes, folder_name
 from oelm.training import checkpoints
 from oelm.training.config import RunConfig
@@ -55,7 +56,7 @@ class Parts:
 
     def sketch(self) -> tuple[nn.Module, FreezeReport]:
         """The model frozen, without memory."""
-        with torch.device("meta"):
+        with without_memory():
             model = self.build_model(None)
             return model, self.freeze(model)
 
@@ -161,7 +162,7 @@ def classifier_parts(
 
     with_steps(config, data)
     require_fit(shape, start_from or config.model.name, data, fresh=start_from is None)
-    with torch.device("meta"):
+    with without_memory():
         segments = config.training.segments and reads_segments(build("classification", shape, None))
     how: dict[str, Any] = {"seed": config.seed, "device": device, "world": world, "pad_id": shape.pad_token_id or 0}
     objective = Classification(data, config.training, segments=segments, **how)
