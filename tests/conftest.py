@@ -181,7 +181,7 @@ def fables_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from oelm.data.prepare import prepare
 
     folder = tmp_path_factory.mktemp("data") / "fables"
-    source = find_source(["fables"], megabytes=0.06, validation_megabytes=0.01)
+    source = find_source(["fables"], megabytes=0.06, validation_megabytes=0.004)
     return prepare(source, folder, "bpe:512", workers=1).path
 
 

@@ -55,7 +55,7 @@ def test_all_arms_of_a_plan_differ_in_method_and_seed_only(experiment, fables_fo
     assert all(config == configs[0] for config in configs)
 
 
-def test_a_suite_runs_and_a_second_time_repeats_nothing(experiment, fables_folder, tmp_path):
+def test_a_suite_runs_and_a_second_time_repeats_nothing(experiment, fables_folder, tmp_path, forked_runs):
     planned = plan(experiment, TokenData.open(fables_folder), tmp_path, threads=1)
     jobs = find_engine("local", slots=2).run(planned)
     assert [job.exit_code for job in jobs] == [0, 0], [last_words(job.folder) for job in jobs]
