@@ -166,7 +166,8 @@ def require_compiled_alike(model: oelm.GPT, symbols: tuple[int, ...]) -> None:
     for dimension in symbols:
         torch._dynamo.maybe_mark_dynamic(ids, dimension)  # some arms unroll a loop over lengths, and may
     torch._dynamo.reset()  # what other tests compiled must not decide what is a symbol
-    compiled = torch.compile(model, backend="aot_eager" if symbols else "eager", fullgraph=True, dynamic=True if symbols == (0, 1) else None)
+    how = {"backend": "aot_eager" if symbols else "eager", "dynamic": True if symbols == (0, 1) else None}
+    compiled = torch.compile(model, fullgraph=True, **how)
     torch.testing.assert_close(compiled(ids), model(ids.clone()), rtol=1e-4, atol=1e-4)
     torch._dynamo.reset()
 

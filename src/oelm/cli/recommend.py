@@ -32,10 +32,10 @@ def recommend(
     from oelm.analysis.compare.results import load_runs
     from oelm.analysis.evidence.records import shipped
     from oelm.analysis.recommend import CLASSIFICATION, LANGUAGE_MODELLING, TASKS, advise
-    from oelm.costs.inspection import inspect_model
+    from oelm.costs.inspection import costs_of, inspect_model
     from oelm.models.known import family, named_config
 
-    inspect_model(model, "baseline")  # refuses an unknown model before anything is read
+    costs_of(model)  # refuses an unknown model before anything is read
     kind = "decoder" if model in SIZES else family(named_config(model)[0])
     task = task or (CLASSIFICATION if kind == "encoder" else LANGUAGE_MODELLING)
     if task not in TASKS:
@@ -49,15 +49,15 @@ def recommend(
     for line in left_out if everything or len(left_out) < 3 else [f"{len(left_out)} arms or runs (--all names them)"]:
         typer.echo(f"left out: {line}", err=True)
     labels = 2 if task == CLASSIFICATION else None  # a classifier has no head over a vocabulary
+    plain = costs_of(model, labels=labels)
     for name in advice.verdicts:
         try:
-            facts = inspect_model(model, Method.from_dict(advice.methods[name]), labels=labels)
+            facts = inspect_model(model, Method.from_dict(advice.methods[name]), base=plain, labels=labels)
             advice.costs[name] = {key: facts[key] for key in COSTS}
         except OelmError as error:
             advice.misfits[name] = str(error)
     if as_json:
-        total = inspect_model(model, "baseline", labels=labels)["total_parameters"]
-        echo_json({"model": model, "total_parameters": total, **advice.to_dict()})
+        echo_json({"model": model, "total_parameters": plain.total_parameters, **advice.to_dict()})
     else:
         _print(model, str(results or "the evidence that came with oelm"), advice, everything)
 

@@ -117,9 +117,11 @@ def costs_of(
     )
 
 
-def inspect_model(name: str | GPTConfig, method_name: str | Mapping[str, Any] | Method, **how: Any) -> dict[str, Any]:
-    """The record of `costs_of` as plain data, beside what the same model computes under `baseline`."""
-    own, base = costs_of(name, method_name, **how), costs_of(name, "baseline", **how)
+def inspect_model(
+    name: str | GPTConfig, method_name: str | Mapping[str, Any] | Method, *, base: Costs | None = None, **how: Any
+) -> dict[str, Any]:
+    """The record of `costs_of` as plain data, beside what the same model computes under `baseline` (`base`)."""
+    own, base = costs_of(name, method_name, **how), base or costs_of(name, "baseline", **how)
     facts = {key: value for key, value in vars(own).items() if key not in ("flops", "memory", "training")}
     memory = {} if own.memory is None else {"training_memory": asdict(own.memory)}
     return {

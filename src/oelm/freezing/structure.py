@@ -89,6 +89,8 @@ class Layout:
 
 def find_layout(path: str, module: nn.Module) -> Layout | str | None:
     """The layout of a module that holds queries and keys under usual names; what is odd about it; or None."""
+    if next(module.children(), None) is None:
+        return None
     for query, key, value in PAIRS:
         q, k, v = (getattr(module, name, None) for name in (query, key, value))
         if not (_is_projection(q) and _is_projection(k)):

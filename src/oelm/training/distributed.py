@@ -268,7 +268,10 @@ class Processes(World):
     def begin(self, step: int) -> None:
         """Dropout differs between processes and is a function of the step: there is no state to save for each."""
         digest = hashlib.sha256(f"{self.seed}:{step}:{self.rank}".encode()).digest()
-        torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        number = int.from_bytes(digest[:8], "little") >> 1
+        torch.default_generator.manual_seed(number)
+        if torch.cuda.is_initialized():  # else torch.manual_seed notes down the whole stack, for later
+            torch.cuda.manual_seed(number)
 
     def share(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.array_split(samples, self.size)[self.rank]
