@@ -1,6 +1,6 @@
 """Take the pictures in docs/dashboard-*.png from the committed records: python docs/dashboard_screenshots.py
 
-Needs Chromium and Playwright (pip install 'oelm[dashboard,dev]').
+Needs Chromium and Playwright (pip install '.[dashboard,dev]' in your clone).
 """
 
 import shutil

@@ -73,7 +73,8 @@ def __getattr__(name: str) -> Any:
             raise
         from oelm.errors import Unavailable
 
-        raise Unavailable(f"oelm.{name} needs {error.name}, which is not installed; pip install 'oelm[lab]'") from None
+        way = "pip install '.[lab]' in your clone"
+        raise Unavailable(f"oelm.{name} needs {error.name}, which is not installed; {way}") from None
 
 
 def __dir__() -> list[str]:

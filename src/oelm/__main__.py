@@ -12,7 +12,7 @@ def main() -> None:
     if missing:
         print(
             f"error: the oelm command belongs to the lab, which is not installed ({', '.join(missing)}); "
-            "pip install 'oelm[lab]'",
+            "pip install '.[lab]' in your clone",
             file=sys.stderr,
         )
         sys.exit(69)  # as for everything that is not there

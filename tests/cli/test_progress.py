@@ -52,5 +52,7 @@ def test_threads_on_a_busy_machine_are_advised_against(monkeypatch, capsys):
 
 def test_the_last_figure_is_said_to_be_of_the_whole_validation_set():
     facts = {"loss": 3.0, "perplexity": 20.0}
-    assert progress.describe({**facts, "state": "running"}) == "loss 3.000, ppl 20.00"
-    assert progress.describe({**facts, "state": "finished"}) == "loss 3.000, ppl 20.00 (whole validation set)"
+    assert progress.describe({**facts, "state": "running"}) == "loss 3.000, validation ppl 20.00"
+    assert (
+        progress.describe({**facts, "state": "finished"}) == "loss 3.000, validation ppl 20.00 (whole validation set)"
+    )

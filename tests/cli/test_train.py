@@ -1,5 +1,7 @@
 """What `oelm train` makes of its options, before anything is trained."""
 
+import json
+
 import pytest
 import typer
 import yaml
@@ -46,7 +48,7 @@ def test_a_config_may_leave_its_data_to_the_command(parsed, fables_folder, tmp_p
 
 def test_a_tracker_that_is_not_there_is_refused_where_it_is_asked_for(parsed, fables_folder, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(OelmError, match=r"tracker 'wandb' is not installed; pip install 'oelm\[track\]'"):
+    with pytest.raises(OelmError, match=r"tracker 'wandb' is not installed; pip install '.\[track\]' in your clone"):
         parsed("--dataset", fables_folder, "--track", "wandb")
 
 
@@ -122,3 +124,16 @@ def test_new_models_have_rotary_positions_and_recorded_runs_keep_theirs(parsed, 
     assert parsed("--config", tmp_path / "config.yaml", "--dataset", fables_folder).model.overrides == {
         "positions": "rotary"
     }
+
+
+@pytest.mark.parametrize("place", [".", "checkpoints/latest"])
+def test_a_run_is_inspected_with_its_own_method(fables_folder, here, tmp_path, place):
+    words = ("--dataset", fables_folder, "--size", "demo", "--max-steps", 2, "--warmup-steps", 1, "--eval-tokens", 64)
+    run = tmp_path / "run"
+    assert here("train", "--method", "oelm_freeze+thin=2", *words, "--quiet", "--out", run).returncode == 0
+    facts = json.loads(here("inspect", run / place, "--json").stdout)
+    result = json.loads((run / "result.json").read_text())
+    assert facts["method"] == "oelm_freeze+thin=2"
+    assert facts["frozen_parameters"] == result["frozen_parameters"] > 0
+    assert facts["total_parameters"] == result["total_parameters"]
+    assert json.loads(here("inspect", run / place, "--method", "baseline", "--json").stdout)["frozen_parameters"] == 0

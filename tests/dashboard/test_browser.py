@@ -21,7 +21,7 @@ from oelm.dashboard.server import build
 from oelm.runs import FAILED, RunFolder
 from processes import seconds
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'oelm[dev]'")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install '.[dev]' in your clone")
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
 )

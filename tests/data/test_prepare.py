@@ -286,7 +286,9 @@ def test_a_folder_with_anything_else_in_it_is_never_replaced(source: Source, tok
 
 def test_an_empty_validation_split_is_refused(tokenizer: Path, tmp_path: Path) -> None:
     path = text_file(tmp_path / "one.jsonl", ["only one document"])
-    with pytest.raises(OelmError, match="falls in its validation split; give --validation PATH or a larger"):
+    with pytest.raises(
+        OelmError, match="falls in its validation split: it has too few; give more text or --validation"
+    ):
         prepare(path, tmp_path / "out", tokenizer)
 
 

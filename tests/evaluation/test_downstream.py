@@ -162,4 +162,4 @@ def test_what_cannot_be_evaluated_is_refused_in_one_line(runs, rows, tmp_path, m
     monkeypatch.setattr("datasets.load_dataset", lambda **_: (_ for _ in ()).throw(ConnectionError("no")))
     assert "task piqa cannot be had (no network); give local files" in refused(baseline, "--tasks", "piqa")
     monkeypatch.setattr(downstream, "find_spec", lambda _: None)
-    assert "pip install 'oelm[eval]'" in refused(baseline, "--tasks", "piqa")
+    assert "pip install '.[eval]' in your clone" in refused(baseline, "--tasks", "piqa")

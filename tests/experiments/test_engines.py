@@ -36,7 +36,7 @@ def parent_of(pid):
 @pytest.fixture
 def cluster(workplace):
     """A Ray cluster of a head without cores and two nodes with one core each."""
-    pytest.importorskip("ray", reason="needs ray (pip install 'oelm[cluster]')")
+    pytest.importorskip("ray", reason="needs ray (pip install '.[cluster]' in your clone)")
     from ray.cluster_utils import Cluster
 
     # By itself it asks every three seconds whether a node is alive, and five refusals are needed.
@@ -79,7 +79,7 @@ def test_a_run_whose_ray_node_is_lost_resumes_elsewhere_from_its_checkpoint(clus
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the sockets in /proc")
 def test_a_local_ray_cluster_cannot_be_reached_from_outside(workplace, monkeypatch, spawn):
-    pytest.importorskip("ray", reason="needs ray (pip install 'oelm[cluster]')")
+    pytest.importorskip("ray", reason="needs ray (pip install '.[cluster]' in your clone)")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     program = (
         "import os; from oelm.experiments.engines import find_engine; from processes import reachable_from_outside\n"
@@ -94,7 +94,7 @@ def test_a_local_ray_cluster_cannot_be_reached_from_outside(workplace, monkeypat
 
 
 def test_a_preempted_slurm_job_saves_itself_and_goes_on_when_it_is_queued_again(smoke):
-    pytest.importorskip("submitit", reason="needs submitit (pip install 'oelm[cluster]')")
+    pytest.importorskip("submitit", reason="needs submitit (pip install '.[cluster]' in your clone)")
     (run,) = smoke("GPT-02", settings=LONG)
     folder = RunFolder(run.folder)
     engine = Slurm(cluster="local", scheduler_options=["timeout_min=10", "gpus_per_node=0"])
@@ -114,7 +114,7 @@ def test_a_preempted_slurm_job_saves_itself_and_goes_on_when_it_is_queued_again(
 
 
 def test_a_cancelled_slurm_job_has_its_run_save_itself(smoke):
-    pytest.importorskip("submitit", reason="needs submitit (pip install 'oelm[cluster]')")
+    pytest.importorskip("submitit", reason="needs submitit (pip install '.[cluster]' in your clone)")
     (run,) = smoke("GPT-02", settings=["training.max_steps=100000", *LONG[1:]])
     folder = RunFolder(run.folder)
     cancelled = []
@@ -130,7 +130,7 @@ def test_a_cancelled_slurm_job_has_its_run_save_itself(smoke):
 
 
 def test_slurm_gets_the_job_back_only_when_its_run_has_saved(tmp_path, spawn):
-    pytest.importorskip("submitit", reason="needs submitit (pip install 'oelm[cluster]')")
+    pytest.importorskip("submitit", reason="needs submitit (pip install '.[cluster]' in your clone)")
     program = (
         "import pathlib, signal, sys, time\n"
         "def save(*_): time.sleep(0.5); pathlib.Path('saved').touch(); sys.exit(143)\n"
@@ -167,7 +167,7 @@ def fake_slurm(workplace, monkeypatch):
 
 
 def test_the_sbatch_file_asks_for_what_a_run_needs(fake_slurm):
-    pytest.importorskip("submitit", reason="needs submitit (pip install 'oelm[cluster]')")
+    pytest.importorskip("submitit", reason="needs submitit (pip install '.[cluster]' in your clone)")
     engine = find_engine("slurm", nproc=2, scheduler_options=["slurm_partition=gpu", "timeout_min=90"])
     job = engine.executor().submit(Training("runs/x", os.getcwd(), 2))
     text = Path(job.paths.submission_file).read_text()
@@ -181,7 +181,7 @@ def test_mistakes_are_one_line(workplace, monkeypatch):
         with pytest.raises(OelmError, match="--engine slurm: Could not detect"):
             find_engine("slurm").run([])
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(OelmError, match=r"--engine slurm needs submitit; install it: pip install 'oelm\[cluster\]'"):
+    with pytest.raises(OelmError, match=r"--engine slurm needs submitit: pip install '.\[cluster\]' in your clone"):
         find_engine("slurm").run([])
     with pytest.raises(OelmError, match="use --slurm KEY=VALUE"):
         find_engine("slurm", slots=2)

@@ -13,6 +13,8 @@ from typer import Option
 from oelm.cli.console import AsJson, command_console, echo_json
 from oelm.training.tracking import TRACKERS
 
+GET_TRACKERS = "pip install '.[track]' in your clone"
+
 
 def doctor(
     as_json: AsJson = False,
@@ -55,7 +57,7 @@ def examine(check_hub: bool = True) -> dict[str, Any]:
         "memory": _memory(),
         "disk free": f"{shutil.disk_usage(here).free / 1e9:.0f} GB in {here}",
         "hub": _hub() if check_hub else "not checked (--offline)",
-        "trackers": {name: "installed" if find_spec(name) else "pip install 'oelm[track]'" for name in TRACKERS},
+        "trackers": {name: "installed" if find_spec(name) else GET_TRACKERS for name in TRACKERS},
         "prepared data": [path.name for path in prepared()] or f"none in {data_directory()} (see 'oelm data prepare')",
     }
 

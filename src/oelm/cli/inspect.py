@@ -1,5 +1,7 @@
 """`oelm methods`, `inspect` and `estimate`: what there is, and what it amounts to, before anything is trained."""
 
+import json
+from pathlib import Path
 from typing import Annotated, Any
 
 from rich.table import Table
@@ -35,8 +37,10 @@ def methods(as_json: AsJson = False) -> None:
 
 
 def inspect(
-    model: Annotated[str, Argument(help="A size (medium-512, …), a published model (bert-base, …) or a folder.")],
-    method: Annotated[str, Option("--method", "--model_type", help="A name from 'oelm methods'.")] = "baseline",
+    model: Annotated[str, Argument(help="A size (medium-512, …), a published model (bert-base, …), a run or folder.")],
+    method: Annotated[
+        str | None, Option("--method", "--model_type", help="Of 'oelm methods'. (default: baseline; a run's own)")
+    ] = None,
     labels: Annotated[int | None, Option(min=1, help="As a classifier with this many classes.")] = None,
     sequence_length: Annotated[int | None, Option(min=1, help="Tokens per sequence, for FLOPs.")] = None,
     vocab_size: Annotated[int | None, Option(help="Vocabulary. (default: GPT-2's 50,257)")] = None,
@@ -54,15 +58,36 @@ def inspect(
     """
     from oelm.models.known import require_known
 
-    find_method(method)  # what is misspelt is refused before torch is loaded
+    find_method(method or "baseline")  # what is misspelt is refused before torch is loaded
     require_known(model)
     from oelm.costs.inspection import inspect_model
 
+    shape, own = _of_run(model)
     given = {"vocab_size": vocab_size, "positions": positions, "dropout": dropout}
     how: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     how |= {"labels": labels, "sequence_length": sequence_length, "batch_size": batch_size, "max_steps": max_steps}
-    facts = inspect_model(model, method, gradient_checkpointing=checkpointing, **how)
+    facts = inspect_model(shape, method or own, gradient_checkpointing=checkpointing, **how) | {"model": model}
     (echo_json if as_json else _print)(facts)
+
+
+def _of_run(given: str) -> tuple[Any, Any]:
+    """What to inspect, and by which method: of a run, or of a checkpoint in one, its own."""
+    from oelm.runs import RunFolder
+
+    path = Path(given)
+    runs = [run for folder in (path, path.parent.parent) if (run := RunFolder(folder)).config_file.is_file()]
+    if not runs:
+        return given, "baseline"
+    from oelm.models.shape import GPTConfig
+    from oelm.training import checkpoints
+    from oelm.training.config import RunConfig
+
+    config, weights = RunConfig.load(runs[0].config_file), checkpoints.resolve(path).path
+    if config.model.name:
+        return str(weights), config.method
+    vocabulary = json.loads((weights / "config.json").read_text())["vocab_size"]
+    shape = GPTConfig.of_size(config.model.size, **{"vocab_size": vocabulary, **config.model.overrides})
+    return shape, config.method  # which gives the shape its architecture
 
 
 def _print(facts: dict[str, Any]) -> None:

@@ -116,7 +116,7 @@ def describe(facts: dict[str, Any]) -> str:
     if facts.get("loss") is not None:
         parts.append(f"loss {facts['loss']:.3f}")
     if facts.get("perplexity") is not None:
-        parts.append(f"ppl {facts['perplexity']:.2f}{whole}")
+        parts.append(f"validation ppl {facts['perplexity']:.2f}{whole}")
     if facts.get("accuracy") is not None:
         parts.append(f"accuracy {100 * facts['accuracy']:.1f} %{whole}")
     if facts.get("tokens_per_second"):

@@ -119,7 +119,7 @@ def dashboard(
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise
-        raise OelmError(f"the dashboard needs {error.name}; run: pip install 'oelm[dashboard]'") from error
+        raise OelmError(f"the dashboard needs {error.name}; run: pip install '.[dashboard]' in your clone") from error
 
     def ready(address: str) -> None:
         typer.echo(f"oelm dashboard: {address}\nCtrl-C ends it; the runs go on.")

@@ -232,7 +232,7 @@ def _run(config: RunConfig, folder: Path, max_restarts: int, as_json: bool, quie
             result = run_training(config, folder, progress)
     except Interrupted as interruption:
         if leads():
-            _say(str(interruption))
+            _say(str(interruption).replace("resume RUN", f"resume {folder}"))
         raise typer.Exit(interruption.exit_code) from None
     if not leads():
         return

@@ -144,6 +144,6 @@ async def _plotly(request: Request) -> Response:
     """The charting library, as the installed package has it."""
     found = find_spec("plotly")
     if found is None or found.origin is None:
-        return PlainTextResponse("plotly is not installed; run: pip install 'oelm[dashboard]'", 404)
+        return PlainTextResponse("plotly is not installed; run: pip install '.[dashboard]' in your clone", 404)
     file = Path(found.origin).parent / "package_data" / "plotly.min.js"
     return FileResponse(file, media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})

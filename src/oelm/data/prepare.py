@@ -182,7 +182,8 @@ def _encode_split(
 
 def _require_some(source: Source, split: str, found: object) -> None:
     if not found:
-        raise OelmError(f"no document of {source.name!r} falls in its {split} split; {MORE}")
+        way = "it has too few; give more text or --validation PATH"
+        raise OelmError(f"no document of {source.name!r} falls in its {split} split: {way}")
 
 
 def _chunks(

@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 def find_tasks(names: Sequence[str], folder: Path | None = None) -> list[Asked]:
     """Everything that can be refused is refused here, before a model is asked anything."""
     if find_spec("lm_eval") is None:
-        raise Unavailable("--tasks needs lm-eval, which is not installed; pip install 'oelm[eval]'")
+        raise Unavailable("--tasks needs lm-eval, which is not installed; pip install '.[eval]' in your clone")
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     files = None if folder is None else {file.stem: file for file in sorted(folder.rglob("*.jsonl"))}
     index = _manager().task_index

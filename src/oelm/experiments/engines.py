@@ -246,7 +246,7 @@ def _require(module: str, engine: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise OelmError(f"--engine {engine} needs {module}; install it: pip install 'oelm[cluster]'") from None
+        raise OelmError(f"--engine {engine} needs {module}: pip install '.[cluster]' in your clone") from None
 
 
 ENGINES: dict[str, type[Engine]] = {"local": Local, "ray": Ray, "slurm": Slurm}

@@ -86,6 +86,8 @@ def read_config(name: str) -> Any:
     require_known(name)
     import transformers
 
+    if (latest := Path(name) / "checkpoints" / "latest").is_dir():  # of a run of ours
+        name = str(latest)
     try:
         return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # a missing folder, a damaged file and the hub all raise types of their own

@@ -20,7 +20,9 @@ def require_installed(names: Sequence[str]) -> None:
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
         if importlib.util.find_spec(name) is None:
-            raise Unavailable(f"tracker {name!r} is not installed; pip install 'oelm[track]', or leave --track out")
+            raise Unavailable(
+                f"tracker {name!r} is not installed; pip install '.[track]' in your clone, or leave --track out"
+            )
 
 
 class Tracker:

@@ -124,6 +124,15 @@ def test_the_opponent_of_equal_compute_is_the_best_trained_arm_that_costs_no_mor
     assert record(tmp_path, "baseline+gain").best_trained is None  # it is one itself
 
 
+def test_an_arm_trained_otherwise_is_no_opponent_of_equal_compute(tmp_path):
+    """A stray short run at another rate was named as the best there is."""
+    ladder(tmp_path)
+    for seed in NOISE:
+        run(tmp_path, "q_only", seed, loss(1_000, seed), flops=900, warmup_steps=50)
+        run(tmp_path, "baseline+gain", seed, loss(950, seed), flops=890, warmup_steps=50, max_lr=0.5)
+    assert record(tmp_path, "q_only").best_trained.label == "baseline, 850 steps"
+
+
 def test_the_report_says_it_in_a_line_and_a_table(tmp_path):
     ladder(tmp_path)
     for seed in NOISE:

@@ -33,10 +33,10 @@ def test_three_questions_are_answered_with_their_intervals(tmp_path):
     runs(tmp_path, (2.0, 2.02, 2.01), (3.0, 3.1, 3.05), (3.02, 3.1, 3.08), (2.05, 2.08, 2.06))
     cost, orthogonality, recovery, *_ = lines(tmp_path)
     assert cost.startswith("Freezing costs something: oelm_freeze is +51.7 % [+47.5, +56.1] against baseline (3 seeds)")
-    assert orthogonality.startswith("Orthogonality is not why: ")
+    assert orthogonality.startswith("Orthogonality is not what helps: ")
     assert "that it is 6 % better, as the original study reports, is ruled out" in orthogonality
     assert recovery.startswith("A cheap method wins it back: permutation_qk+rank=8 is −")
-    assert "To baseline it is +2." in recovery
+    assert "To baseline, which lacks its learned parts, it is +2." in recovery
 
 
 def test_what_is_undecided_says_how_many_more_seeds_would_do(tmp_path):

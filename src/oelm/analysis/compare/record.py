@@ -182,15 +182,18 @@ def _against(arm: Arm, baseline: Arm | None) -> Opponent | None:
 
 
 def _best_trained(arm: Arm, costs: Costs, rivals: list[tuple[Arm, float | None]]) -> Opponent | None:
-    """Of the trained arms that cost at most as many FLOPs in all, the best, however long it was trained."""
+    """Of the trained arms that cost at most as many FLOPs in all, the best, however long it was trained.
+
+    One that differs in more than its method and length, as in the rate, is no opponent: both must be at their best.
+    """
     limit = (costs.total_flops or 0) * TOLERANCE
     cheap = [rival for rival, cost in rivals if cost and cost <= limit and rival.scores.keys() & arm.scores.keys()]
-    if not cheap:
+    fair = [rival for rival in cheap if all(n.values["key"] in LENGTH_KEYS for n in differences(arm, rival))]
+    if not fair:
         return None
-    rival = min(cheap, key=lambda rival: arm.metric.sign * rival.score)
-    gap = paired_gap(arm.metric, arm.scores, rival.scores, statistics.corrected_level(len(cheap)))
-    other = [note for note in differences(arm, rival) if note.values["key"] not in LENGTH_KEYS]
-    return Opponent(rival.label, gap, other) if gap else None
+    rival = min(fair, key=lambda rival: arm.metric.sign * rival.score)
+    gap = paired_gap(arm.metric, arm.scores, rival.scores, statistics.corrected_level(len(fair)))
+    return Opponent(rival.label, gap, []) if gap else None
 
 
 def _worst(verdicts: list[str]) -> str | None:

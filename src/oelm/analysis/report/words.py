@@ -153,7 +153,8 @@ def _answers(comparisons: Sequence[Comparison], questions: Sequence[Mapping[str,
         if verdict == UNDECIDED and (missing := statistics.more_seeds(gap.logs, LIMITS[kind])):
             parts.append(t("answer_more_seeds", count=missing))
         if rest := _gap(comparisons, arm, third, t):
-            parts.append(t("answer_rest", against=third, gap=rest[1]))
+            unequal = any(r.label == arm and r.lacks_equal for c in comparisons for r in c.records)
+            parts.append(t("answer_rest_unequal" if unequal else "answer_rest", against=third, gap=rest[1]))
         told.append(t.join(parts))
     return told
 

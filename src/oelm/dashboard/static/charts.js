@@ -6,7 +6,7 @@ let loading = null;
 
 export function plotly() {
   loading ||= new Promise((resolve, reject) => {
-    const failed = () => reject(new Error("plotly.min.js could not be loaded; run: pip install 'oelm[dashboard]'"));
+    const failed = () => reject(new Error("plotly.min.js could not be loaded; run: pip install '.[dashboard]' in your clone"));
     document.head.append(h("script", { src: "/plotly.min.js", onload: () => resolve(window.Plotly), onerror: failed }));
   });
   return loading;
