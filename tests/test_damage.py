@@ -4,6 +4,7 @@ A small run is trained once; its files are flipped, cut and retyped some hundred
 """
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -130,6 +131,24 @@ def test_every_reader_survives_a_damaged_record(finished, tmp_path, name, damage
     said("compare", tmp_path)
     if damage is retype:
         said("report", tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", [*RECORDS, ".lock", ".claim", "checkpoints/latest/state.json"])
+def test_a_pipe_in_the_place_of_a_record_keeps_nobody_waiting(finished, tmp_path, name):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    shutil.copytree(run, tmp_path / "sound", symlinks=True)
+    if name.startswith("."):  # who holds it is asked of a run that has not finished
+        (run / "result.json").unlink()
+        (run / "status.json").write_text('{"state": "running", "pid": 1}')
+    place = (run / name).resolve()
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    for command in ("status", "watch", "compare"):
+        said(command, tmp_path)
+    for command in ("stop", "resume", "generate", "logs"):
+        said(command, run)
 
 
 @pytest.mark.parametrize(

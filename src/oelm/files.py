@@ -125,7 +125,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def _require_plain(path: Path) -> None:
+    """Whoever opens a pipe waits for its other end, for ever."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "is no regular file; remove it", str(path))
+
+
 def file_hash(path: Path) -> str:
+    _require_plain(path)
     digest = hashlib.sha256()  # hashlib.file_digest is not in Python 3.10
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -137,6 +144,10 @@ def file_hash(path: Path) -> str:
 def exclusive(path: Path, busy: str) -> Iterator[IO[str]]:
     """Hold a lock file; it is released when the process ends, however it ends. `busy` is the error if it is taken."""
     lock = _lock(path, _PEEK_SECONDS)
+    try:
+        _require_plain(path)
+    except OSError as error:
+        raise Unavailable(f"{path} {error.strerror}") from None
     try:
         lock.acquire()
     except TimeoutError:
@@ -167,6 +178,7 @@ def has_open(pid: int, path: Path) -> bool | None:
 def is_locked(path: Path) -> bool | None:
     """Whether some living process holds the lock; None if that cannot be told."""
     try:
+        _require_plain(path)
         with path.open() as file:  # for reading: whoever may look at a run may ask, and NFS shares no lock otherwise
             return _held(path, file)
     except FileNotFoundError:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
 from oelm.cli.console import AsJson, PlainHelp, command_console, echo_json
-from oelm.errors import OelmError
+from oelm.errors import OelmError, printable
 from oelm.validation import TOKENS, amount
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def list_prepared(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         if row["state"] == "ready":
             amounts = [f"{row[f'{split}_{unit}']:,} {unit}" for split in ("train", "validation")]
             facts = [f"{row['vocab_size']:,}", *amounts, row["fingerprint"]]
-        table.add_row(row["folder"], row["state"], *facts)
+        table.add_row(escape(printable(row["folder"])), row["state"], *facts)
     console = command_console()
     console.print(table)
     for row in rows:
@@ -307,5 +308,5 @@ def say_what_is_there(data: "TaskData", as_json: bool) -> None:
         f"{split} {facts['rows']:,} rows ({facts['truncated']:,} truncated)"
         for split, facts in data.manifest["splits"].items()
     )
-    kind = "pairs" if data.is_pairs else f"classes {', '.join(data.classes)}"
+    kind = "pairs" if data.is_pairs else f"classes {printable(', '.join(data.classes))}"
     typer.echo(f"{data.path}: {rows}; {kind}; at most {data.longest} tokens")

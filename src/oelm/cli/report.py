@@ -30,10 +30,10 @@ def compare(
     from oelm.analysis.compare.results import require_finished
     from oelm.analysis.report.tables import summary_table
     from oelm.analysis.report.texts import texts
-    from oelm.analysis.report.words import notes
+    from oelm.analysis.report.words import first_looks, notes
 
-    loaded = require_finished(runs)
-    table, said = summary_table(loaded), [texts("en").note(note) for note in notes(loaded)]
+    loaded, t = require_finished(runs), texts("en")
+    table, said = summary_table(loaded), [*first_looks(loaded, t), *(t.note(note) for note in notes(loaded))]
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(csv, table.csv())

@@ -130,9 +130,9 @@ def run(
     experiments = chosen(names, scale)
     root = out or (Path("runs") if all(map(is_file, names)) else Path("runs") / scale)
     queue = find_engine(
-        engine, gpus=_numbers("--gpus", gpus), slots=slots, nproc=nproc, address=address, scheduler_options=slurm or ()
+        engine, gpus=numbers("--gpus", gpus), slots=slots, nproc=nproc, address=address, scheduler_options=slurm or ()
     )
-    asked: dict[str, Any] = {"seeds": _numbers("--seeds", seeds), "settings": settings or [], "data_root": data_root}
+    asked: dict[str, Any] = {"seeds": numbers("--seeds", seeds), "settings": settings or [], "data_root": data_root}
     if dry_run:
         return _preview(
             plan_experiments(experiments, root, prepare_data=False, say=_say, **asked), experiments, as_json
@@ -176,12 +176,12 @@ def train_several(
     queue = find_engine("local", nproc=config.runtime.nproc)
     config.runtime.threads = config.runtime.threads or queue.threads
     root = root or run_folder(config, of_all=True)
-    planned = several(config, names, _numbers("--seeds", seeds) or [config.seed], root)
+    planned = several(config, names, numbers("--seeds", seeds) or [config.seed], root)
     require_possible(planned)
     work_off(planned, queue, root, time_steps, None, as_json)
 
 
-def _numbers(option: str, text: str | None) -> list[int] | None:
+def numbers(option: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
     numbers = [plain_number(part.strip()) for part in text.split(",")]

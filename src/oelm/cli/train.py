@@ -156,17 +156,19 @@ def train(
     if task and given["epochs"] is None and given["max_steps"] is None:
         given["epochs"] = PUBLISHED_EPOCHS
     run_config = _config(config, dataset or task, model, positions, given, settings or [])
+    from oelm.cli.run import numbers, train_several
+
+    numbers("--seeds", seeds)  # what is no number is refused before torch is loaded
+    if not run_config.model.name:  # a misspelt setting is refused before data is prepared
+        GPTConfig.of_size(run_config.model.size, **run_config.model.overrides)
     if dataset or task:
-        if not run_config.model.name:  # a misspelt setting is refused before data is prepared
-            GPTConfig.of_size(run_config.model.size, **run_config.model.overrides)
+        there = lab.data_folder(str(dataset)) if dataset and dataset != "fables" else None
         from oelm.training.setup import choose_device  # with torch, so after what is refused without
 
         choose_device(run_config.runtime.device, run_config.training.precision)
-        folder = _task_folder(task, data_path, run_config) if task else lab.data_folder(str(dataset), note=_say)
+        folder = there or (_task_folder(task, data_path, run_config) if task else lab.data_folder("fables", note=_say))
         run_config.data.path = str(folder)
     if methods or seeds or time_steps:
-        from oelm.cli.run import train_several
-
         return train_several(run_config, methods, seeds, out, time_steps, as_json)
     _run(run_config, out or lab.run_folder(run_config), max_restarts, as_json, quiet, verbose)
 

@@ -188,7 +188,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        if folder.with_name(folder.name + UNFINISHED).is_dir():
+        if Path(f"{folder.resolve()}{UNFINISHED}").is_dir():
             raise OelmError(f"data {folder} is unfinished; run the same `{_PREPARE}` again to complete it") from None
         raise OelmError(f"{path} does not exist, so {folder} is no prepared data; run: {_PREPARE}") from None
     except (OSError, ValueError) as error:

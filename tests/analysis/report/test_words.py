@@ -27,8 +27,8 @@ def lines(root, scores, lang="en", seeds=(1.0, 1.01, 0.99), **more):
 
 def test_each_verdict_has_a_line_that_names_its_arms(tmp_path):
     said = lines(tmp_path, MANY)
-    assert said[1] == "At most 5 % worse, surely: q_only; k_only; oelm_freeze+mix."
-    assert said[2] == "More than 5 % worse, surely: oelm_freeze; permutation_qk."
+    assert said[1] == "At most 5 % worse, by the whole interval: q_only; k_only; oelm_freeze+mix."
+    assert said[2] == "More than 5 % worse, by the whole interval: oelm_freeze; permutation_qk."
     assert "baseline+mix" not in " ".join(said)  # it trains everything: nothing to judge
 
 
@@ -87,7 +87,7 @@ def test_a_first_look_decides_nothing_for_sure(tmp_path):
     loaded = load_runs(tmp_path)
     said = verdict_lines(loaded, texts("en"))
     assert said[0] == "First look only: 0.09 epochs, still falling."
-    assert "At most 5 % worse, surely: oelm_freeze (first look)." in said
+    assert "At most 5 % worse, by the whole interval: oelm_freeze (first look)." in said
     assert summary_table(loaded).rows()[1][4] == "met (first look)"
 
 
@@ -99,4 +99,4 @@ def test_a_whole_epoch_is_no_first_look(tmp_path):
 
 
 def test_chinese_says_the_same(tmp_path):
-    assert "确定差 5 % 以上：oelm_freeze；permutation_qk。" in lines(tmp_path, MANY, "zh")
+    assert "整个区间都差 5 % 以上：oelm_freeze；permutation_qk。" in lines(tmp_path, MANY, "zh")

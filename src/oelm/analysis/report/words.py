@@ -48,6 +48,12 @@ def verdict_lines(loaded: Loaded, t: Texts) -> list[str]:
     return (lines or [t("line_scores", scores=_some(scores, t))])[:MOST_LINES]  # where there is nothing to judge
 
 
+def first_looks(loaded: Loaded, t: Texts) -> list[str]:
+    """What a reader must know before any figure: that it stands on less than an epoch and still falls."""
+    records = [record for comparison in loaded.comparisons for record in comparison.records]
+    return list(_first_looks(records, _names(loaded.comparisons), t))
+
+
 def data_line(comparison: Comparison, t: Texts) -> str:
     """What a figure or table stands on: tokens, epochs and share of the text, as far as the runs know."""
     seen = comparison.records[0].exposure
