@@ -172,3 +172,15 @@ def test_an_amount_of_tokens_is_written_as_people_do(tmp_path: Path) -> None:
             run("prepare", tmp_path / "train.csv", f"--max-tokens={bad}")
     with pytest.raises(OelmError, match="max_tokens 5 is not possible of fables; ask for --megabytes"):
         run("prepare", "fables", "--max-tokens", "5")
+
+
+def test_names_of_folders_and_classes_are_shown_as_they_are(tmp_path: Path) -> None:
+    rows = "".join(f"text number {i}\t{label}\n" for i in range(30) for label in ("\x1b[2Jx", "plain"))
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + rows)
+    words = ["task", "[red]x", "--data-path", str(tmp_path), "--text-column", "text", "--tokenizer", "bpe:300"]
+    made = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "data" / "[red]x")])
+    assert made.exit_code == 0, made.exception
+    assert "\ufffd[2Jx" in made.output and "\x1b" not in made.output
+    listed = CliRunner().invoke(app, ["list", "--data-dir", str(tmp_path / "data")])
+    assert "[red]x" in listed.output, listed.exception

@@ -383,3 +383,17 @@ def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_is_json_alone
     assert quiet.stderr == "" and quiet.stdout.startswith(f"{tmp_path}/b: perplexity ")
     loud = here(*command, "--out", tmp_path / "c", "-q", "-v")
     assert "validation loss" in loud.stderr and "finished: perplexity" in loud.stderr
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("model: {overrides: {num_layers: 1000000000}}\ndata: {path: .}", "num_layers"),
+        ("model: {size: demo}\ndata: {path: .}", "is no prepared data"),
+    ],
+)
+def test_what_a_config_alone_asks_for_is_refused_in_one_line(here, tmp_path, config, message):
+    (tmp_path / "mine.yaml").write_text(config)
+    done = here("train", "--config", "mine.yaml", "--out", "run")
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert not (tmp_path / "run").exists()

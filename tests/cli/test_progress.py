@@ -1,10 +1,13 @@
 """What is said while something trains."""
 
+import io
 import signal
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 from oelm.cli import progress
 from oelm.cli.demo import _require_success
@@ -56,3 +59,19 @@ def test_the_last_figure_is_said_to_be_of_the_whole_validation_set():
     assert (
         progress.describe({**facts, "state": "finished"}) == "loss 3.000, validation ppl 20.00 (whole validation set)"
     )
+
+
+def test_a_terminal_of_80_columns_cuts_off_no_figure(monkeypatch):
+    shown = io.StringIO()
+    console = Console(file=shown, width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr(progress, "command_console", lambda stderr: console)
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+    facts = {"step": 1234, "max_steps": 100_000, "loss": 3.0, "perplexity": 20.0}
+    facts |= {"tokens_per_second": 20_473.0, "eta_seconds": 70}
+    title = "signs_qk+rank=8+layers=not-first1 → runs/fables-bpe1024-tiny-[/]signs_qk+rank=8+layers=not-first1-0"
+    with progress.training_progress(title, quiet=False) as update:
+        update({**facts, "state": "running"})
+    said = shown.getvalue()
+    for word in ("[/]", "1234/100000", "loss 3.000", "validation ppl 20.00", "20,473 tok/s", "ETA 1:10", "0:00:00"):
+        assert word in said, said
+    assert "…" not in said

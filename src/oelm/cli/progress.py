@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SECONDS_BETWEEN_LINES = 15
 _OTHER_LINES = 6
+WIDE = 110
 GOES_ON = "finished runs are kept, the others have saved themselves: the same command goes on"
 
 
@@ -35,16 +36,20 @@ def training_progress(title: str, quiet: bool) -> Iterator[Callable[[dict[str, A
         yield _line_by_line(title)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    what, facts_of_it = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[facts]}")
-    columns = (what, BarColumn(), MofNCompleteColumn(), facts_of_it, TimeElapsedColumn())
-    with Progress(*columns, console=command_console(stderr=True)) as bar:
-        task = bar.add_task(printable(title), total=None, facts="starting")
+    console = command_console(stderr=True)
+    wide = [BarColumn(20)] if console.width >= WIDE else []  # figures matter more than a bar: none may be cut off
+    facts_of_it = TextColumn("{task.fields[facts]}", table_column=Column(overflow="fold"))
+    with Progress(*wide, MofNCompleteColumn(), facts_of_it, TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task("", total=None, facts="starting")
         shown: dict[str, Any] = {}
 
         def update(facts: dict[str, Any]) -> None:
-            if not shown and (hint := busy(facts)):
-                bar.console.print(hint)
+            if not shown:  # not before: what is refused is one line
+                bar.console.print(printable(title), markup=False)
+                if hint := busy(facts):
+                    bar.console.print(hint)
             shown.update({key: value for key, value in facts.items() if value is not None})
             bar.update(task, completed=shown["step"], total=shown["max_steps"], facts=describe(shown))
 

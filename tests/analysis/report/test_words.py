@@ -87,6 +87,7 @@ def test_a_first_look_decides_nothing_for_sure(tmp_path):
     loaded = load_runs(tmp_path)
     said = verdict_lines(loaded, texts("en"))
     assert said[0] == "First look only: 0.09 epochs, still falling."
+    assert first_looks(loaded, texts("en")) == said[:1]  # which 'oelm compare' prints, too
     assert "At most 5 % worse, by the whole interval: oelm_freeze (first look)." in said
     assert summary_table(loaded).rows()[1][4] == "met (first look)"
 
