@@ -4,7 +4,7 @@ from factory import make_run, write_step_times
 from oelm.analysis.compare.results import load_runs
 from oelm.analysis.report.tables import summary_table
 from oelm.analysis.report.texts import texts
-from oelm.analysis.report.words import data_line, verdict_lines
+from oelm.analysis.report.words import data_line, first_looks, verdict_lines
 from oelm.files import write_json
 
 MANY = {
