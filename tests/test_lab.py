@@ -84,3 +84,8 @@ def test_the_page_about_it_runs(runs, tmp_path, monkeypatch):
     program = "\n".join(blocks).replace('"max_steps": 300', '"max_steps": 3, "batch_size": 2')
     exec(compile(program, "python-api.md", "exec"), {})
     assert (tmp_path / "report" / "report.html").is_file()
+
+
+def test_runs_of_a_folder_that_is_not_there_are_refused_not_none():
+    with pytest.raises(oelm.OelmError, match="nope does not exist; give folders made by"):
+        oelm.load_runs("nope")

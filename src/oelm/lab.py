@@ -49,8 +49,11 @@ def load_runs(folder: Runs) -> list[dict[str, Any]]:
     from oelm.analysis.compare.arms import flatten
     from oelm.analysis.compare.results import load_runs as load
 
+    places = _paths(folder)
+    if missing := [str(place) for place in places if not Path(place).exists()]:
+        raise OelmError(f"{missing[0]} does not exist; give folders made by 'oelm train' or 'oelm demo'")
     rows = []
-    for run in load(_paths(folder)).runs:
+    for run in load(places).runs:
         facts = {"run": str(run.folder.path), "method": run.method.name, "seed": run.seed, "state": run.state}
         settings = {key: value for key, value in run.config.items() if key not in facts}
         outcome = {key: value for key, value in (run.result or {}).items() if key not in facts}

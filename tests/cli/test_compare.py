@@ -73,6 +73,12 @@ def test_nothing_to_compare_is_an_error_with_the_way_out(tmp_path):
     assert "give folders made by 'oelm train' or 'oelm demo'" in str(result.exception)
 
 
+def test_without_a_folder_it_compares_the_runs_that_are_here(tmp_path, monkeypatch):
+    make_suite(tmp_path / "runs", ("baseline", "oelm_freeze"), (0, 1))
+    monkeypatch.chdir(tmp_path)
+    assert run().output == run("runs").output != ""
+
+
 @pytest.mark.parametrize("markup", ["[red]x[/red]", "[/]"])
 def test_names_are_not_read_as_markup(tmp_path, markup):
     folder = make_run(tmp_path)

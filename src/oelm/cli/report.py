@@ -22,7 +22,10 @@ _COLOURS |= {"impossible": "red", "not tested": "dim"}
 
 
 def compare(
-    runs: Annotated[list[Path], Argument(help="Run folders, or folders that hold run folders.", metavar="RUN…")],
+    runs: Annotated[
+        list[Path] | None,
+        Argument(help="Run folders, or folders that hold run folders.", metavar="RUN…", show_default="runs"),
+    ] = None,
     as_json: Annotated[bool, Option("--json", help="Print the table and the notes as JSON.")] = False,
     csv: Annotated[Path | None, Option(help="Also write the table to this CSV file.", metavar="FILE")] = None,
 ) -> None:
@@ -32,7 +35,7 @@ def compare(
     from oelm.analysis.report.texts import texts
     from oelm.analysis.report.words import first_looks, notes
 
-    loaded, t = require_finished(runs), texts("en")
+    loaded, t = require_finished(runs or [Path("runs")]), texts("en")
     table, said = summary_table(loaded), [*first_looks(loaded, t), *(t.note(note) for note in notes(loaded))]
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
